@@ -59,20 +59,6 @@ def line(cluster, degree):
     return Placement(cluster, degree, degree, degree)
 
 
-def test_every_hop_adds_its_wire_latency_and_call(make):
-    cluster = make.cluster(make.link("nvswitch", bandwidth=4.0, latency_s=0.25, call_s=0.5))
-    trace = simulate(pipeline(gpipe_order(2, 1), line(cluster, 2), [1.0, 1.0], [2.0, 2.0], hidden_bytes=2.0))
-    assert trace.starts == ((0.0, 6.5), (2.25, 3.25))
-    assert trace.end_s == 8.5
-
-
-def test_a_kept_tensor_must_arrive_before_the_iteration_ends(make):
-    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
-    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 1.0)]]
-    plan = make.plan(rows, cluster=cluster, sizes={"a": 5.0}, kept=[("a", 1)])
-    assert simulate(plan).end_s == evaluate(plan, Network(plan.placement)).end_s == 6.0
-
-
 # When receives are posted.
 
 

@@ -86,13 +86,6 @@ def test_each_micro_batch_gathers_all_units_twice_but_the_last_and_scatters_all(
     assert sent(point, scenario()) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_hybrid_sums_over_replicas_what_it_has_scattered(scenario, size):
-    sharded = ring_share(size) * (2 * (2 * UNITS - 1) + 4 * UNITS)
-    summed = 2 * ring_share(8 // size) * 4 * UNITS / size
-    assert sent(fsdp(shard_size=size), scenario(num_gpus=8)) == pytest.approx((sharded + summed) * PARAMETERS)
-
-
 def test_a_shard_size_of_one_is_ddp(scenario):
     for parameters in ({}, {"micro_batches": 2}):
         ddp = run_point(make_strategy("ddp", parameters), scenario()).expected
@@ -184,12 +177,6 @@ def test_where_adapters_train_few_units_the_bound_is_the_critical_path_and_all_s
 
 
 # Memory.
-
-
-@pytest.mark.parametrize(("recipe", "state", "size"), [("mixed", 16, 2), ("pulse", 14, 4)])
-def test_each_gpu_keeps_its_part_and_of_weights_the_masters(scenario, recipe, state, size):
-    (held,) = resident_bytes(replay(fsdp(shard_size=size), scenario(memory_recipe=recipe)))
-    assert held == UNITS * PARAMETERS * state / size
 
 
 def test_when_its_backward_ends_the_last_unit_has_weights_or_their_room_for_gradients_and_the_one_before(

@@ -106,23 +106,6 @@ def test_buffers_stay_throughout(make):
     assert peak_memory_bytes(trace).tolist() == [31.0, 5.0]
 
 
-RECIPE_BYTES = {"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "ema", "average"),
-    [("mixed", "none", 0), ("mixed", "fp32", 4), ("mixed-fp16-gradient", "none", 0), ("pulse", "none", 0)],
-)
-def test_a_trained_parameter_costs_what_the_recipe_says_and_a_frozen_one_two_bytes(
-    make, recipe, ema, average
-):
-    encoder = make.component("encoder", [1.0], trainable=False, parameters=100)
-    unet = make.component("unet", [1.0, 1.0], inputs=["encoder"], parameters=1000, locked=(0,))
-    scenario = make.scenario(make.model(encoder, unet), make.cluster(), 1, 1, memory_recipe=recipe, ema=ema)
-    trace = simulate(make_strategy("ddp", {}).plan(scenario))
-    assert resident_bytes(trace).tolist() == [1000 * (RECIPE_BYTES[recipe] + average) + 2 * (1000 + 100)]
-
-
 def test_checkpointing_keeps_the_input_of_a_stage_and_one_layer(make):
     unet = make.component(
         "unet", [1.0] * 4, output_bytes=1.0, saved_bytes=100.0, carried_bytes=0.5, skips=[(0, 3)]

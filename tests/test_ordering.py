@@ -75,12 +75,6 @@ def test_waves_of_several_times_as_many_micro_batches_meet_the_bound(degree, tim
     assert list_schedule(problem).makespan_s == lower_bound_s(problem)
 
 
-@pytest.mark.parametrize(("degree", "micro_batches"), [(1, 1), (2, 1), (4, 9)])
-def test_a_line_takes_the_closed_form_of_1f1b(degree, micro_batches):
-    problem = line(degree, micro_batches)
-    assert list_schedule(problem).makespan_s == (micro_batches + degree - 1) * 3 == lower_bound_s(problem)
-
-
 @derandomised
 @given(problems())
 def test_every_pass_runs_once_and_in_order_within_the_caps(problem):

@@ -18,7 +18,7 @@ from sim.outcomes.tasks import SAMPLING
 from sim.report.frames import rows
 from sim.report.rankings import front, print_sweep
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import all_samplers, make_sampler
+from strategies.registry import all_samplers
 from strategies.sampling_scenario import SamplingScenario
 
 SAMPLERS = list(all_samplers())
@@ -77,11 +77,6 @@ def everything(scenario):
     return simulate_everything(scenario)
 
 
-@pytest.fixture(scope="module")
-def sweep():
-    return swept(pixart(8))
-
-
 # The same as simulating everything
 
 
@@ -94,22 +89,6 @@ def test_the_best_twenty_and_the_best_of_each_are_those_of_a_simulation_of_every
         for name in {point.name for point in simulated(exact)}:
             best, truth = (next(p for p in simulated(each) if p.name == name) for each in (sweep, exact))
             assert best.score(objective) == truth.score(objective)
-
-
-@pytest.mark.parametrize(
-    ("model", "cluster", "resolution", "degrees"),
-    [("pixart", "l40-pcie-8", 2048, (1, 2, 4)), ("flux-dev", "t4-pcie-8", 1024, (2, 2, 2))],
-)
-def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_switches_are_shared(
-    model, cluster, resolution, degrees
-):
-    loaded = load_model(model)
-    guidance = "none" if loaded.guidance != "embedded" else "embedded"
-    workload = SamplingWorkload(8, resolution, resolution, 2, guidance)
-    scenario = SamplingScenario(loaded, load_cluster(cluster), workload)
-    names = ("ulysses_degree", "ring_degree", "tensor_degree")
-    sampler = make_sampler("hybrid", {**dict(zip(names, degrees, strict=True)), "warmup_steps": 2})
-    assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from profiles.architectures.models import load_model
 from strategies.partitions.symmetric import collocated_skips, symmetric_partition
 
 
@@ -100,17 +99,6 @@ def test_the_heaviest_skips_stay_local_then_the_longest_stage_and_the_squares_ar
         ]
         assert ranks[candidates.index(partition.boundaries)] == min(ranks)
         assert partition.longest_stage_s == min(ranks)[0]
-
-
-def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local():
-    component = next(c for c in load_model("sd21").components if c.trainable)
-    layers = [round(1e3 * (layer.conv_flop + layer.matmul_flop) / 1e9) for layer in component.layers]
-    cuts = [round(layer.output_bytes / 1e3) for layer in component.layers[:-1]]
-    skips = [(skip.source, skip.target) for skip in component.skips]
-    assert len(skips) >= 9
-    for num_stages in (2, 4, 8, 16):
-        partition = symmetric_partition(layers, cuts, skips, num_stages)
-        assert partition.local_skips == tuple(skips)
 
 
 def test_an_impossible_number_of_stages_is_refused():

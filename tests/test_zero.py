@@ -56,25 +56,6 @@ def zero(stage, **parameters):
     return make_strategy(f"zero{stage}", parameters)
 
 
-# Bytes on the wire.
-
-RECIPES = {"mixed": (2, 4), "mixed-fp16-gradient": (2, 2), "pulse": (2, 4), "fp32": (4, 4)}
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize(("micro_batches", "overlap"), [(1, "none"), (2, "buckets")])
-@pytest.mark.parametrize(("stage", "gathers"), [(2, 0), (3, 2)])
-def test_bytes_are_gathers_and_scatters_of_all_parameters(
-    scenario, recipe, micro_batches, overlap, stage, gathers
-):
-    point = zero(stage, overlap=overlap, micro_batches=micro_batches)
-    weight_bytes, gradient_bytes = RECIPES[recipe]
-    found = run_point(point, scenario(memory_recipe=recipe)).expected.collective_bytes
-    after_the_step = 1 if stage == 2 else 0
-    each = micro_batches * (gathers * weight_bytes + gradient_bytes) + after_the_step * weight_bytes
-    assert found == pytest.approx(GPUS * SHARE * UNITS * UNIT_PARAMETERS * each)
-
-
 # Times.
 
 
@@ -151,20 +132,6 @@ def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
 
 
 # Memory.
-
-
-STATES = ("gradients", "optimizer", "moving average")
-
-
-@pytest.mark.parametrize("recipe", ["mixed", "pulse"])
-@pytest.mark.parametrize(("stage", "sharded"), [(2, STATES), (3, ("weights", *STATES))])
-def test_each_gpu_keeps_its_part_of_the_states_and_all_that_is_frozen(scenario, recipe, stage, sharded):
-    asked = scenario(memory_recipe=recipe, frozen_s=0.25, ema="fp32", component={"locked": (1,)})
-    whole = {b.name: b.size_bytes for b in make_strategy("ddp", {}).plan(asked).resident[0]}
-    found = {b.name: b.size_bytes for b in zero(stage).plan(asked).resident[0]}
-    assert found == {name: size / GPUS if name in sharded else size for name, size in whole.items()}
-    assert found.keys() >= set(sharded)
-    assert found["frozen weights"] == 2 * (UNIT_PARAMETERS + 10**6)
 
 
 @pytest.mark.parametrize(("overlap", "micro_batches"), [("buckets", 2), ("none", 1)])

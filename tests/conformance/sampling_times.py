@@ -55,14 +55,6 @@ def no_run_beats_the_bound(point):
 
 
 @check
-def no_run_is_faster_than_its_compute_on_all_devices(point):
-    total_s = sum(op.duration_s for ops in point.plan.ops for op in ops)
-    busiest_s = max(sum(op.duration_s for op in ops) for ops in point.plan.ops)
-    assert total_s / point.plan.num_devices <= busiest_s * (1 + ROUNDING)
-    assert busiest_s <= point.trace.end_s * (1 + ROUNDING)
-
-
-@check
 def two_replays_are_identical_to_the_bit(point):
     again = simulate(point.sampler.plan(point.anew()))
     assert (again.starts, again.ends, again.arrived) == (

@@ -66,14 +66,6 @@ def compute_takes_its_duration_and_no_longer_than_the_slowdown_allows(point):
         assert op.duration_s - TOLERANCE_S <= end - start <= op.duration_s * slowdown + TOLERANCE_S, op
 
 
-@check
-def no_iteration_is_shorter_than_its_busiest_device(point):
-    for device, ops in enumerate(point.plan.ops):
-        assert point.trace.end_s >= sum(op.duration_s for op in ops) - TOLERANCE_S, device
-        assert point.trace.end_s >= max(point.trace.ends[device], default=0.0) - TOLERANCE_S
-    assert all(end <= point.trace.end_s + TOLERANCE_S for _, end in point.trace.collectives)
-
-
 def critical_path_s(point):
     """The longest path through ops, messages and collectives, on ports that nobody shares."""
     plan = point.plan
