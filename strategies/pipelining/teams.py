@@ -76,10 +76,10 @@ class _Inside:
     ) -> Iterator[float | TeamExchange]:
         """A forward, or a backward, which goes the other way round; half of all but attention comes after it.
 
-        ``attends`` is false where attention's output was kept.
+        ``attends`` is false where attention's output was kept. Attention that is not exchanged is part of the rest.
         """
         first = min(self.attentions, self.sums)
-        last_s = rest_s / 2 if self.attentions else rest_s
+        last_s = rest_s / 2 if self.attentions else rest_s + attention_s
         others: Items = [
             *self._tensor(GATHER, self.sums - first), last_s, *self._tensor(SCATTER, self.sums - first)
         ]  # fmt: skip
