@@ -89,15 +89,3 @@ def test_candidates_are_products_of_the_gpus(make):
         assert sum(degree > 1 for degree in (*degrees, 8 // prod(degrees))) >= 2
         seen.add((*degrees, 8 // prod(degrees)))
     assert {(2, 1, 1, 4, 1, 1), (1, 2, 2, 2, 1, 1), (1, 1, 1, 2, 4, 1), (2, 2, 1, 1, 1, 2)} <= seen
-
-
-def test_predictions_are_gathered_inside_each_team_and_then_between_those_of_the_guidance(make):
-    """What a group gathers is whole in the end: one prediction inside a team, both between two."""
-    scenario = sampling(make, 8, guidance="batch", steps=1)
-    plan = Hybrid(guidance_degree=2, ulysses_degree=2, tensor_degree=2).plan(scenario)
-    gathers = [(c.devices, c.size_bytes) for c in plan.collectives if c.operation == "all_gather"]
-    one = scenario.output_bytes
-    assert gathers == [
-        *((group, one) for group in ((0, 2), (1, 3), (4, 6), (5, 7))),
-        *((group, 2 * one) for group in ((0, 4), (1, 5), (2, 6), (3, 7))),
-    ]

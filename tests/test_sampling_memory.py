@@ -9,8 +9,6 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
 from sim.outcomes.runs import run_point
-from sim.replay.engine import simulate
-from sim.replay.memory import peak_memory_bytes
 from strategies.patching.footprint import REPLICATED_SHARE, WORKING_SHARE
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -85,29 +83,6 @@ def test_pipefusion_computes_the_whole_image_only_in_synchronous_steps(make):
     for warmup, share in ((0, 1 / 8), (1, 1), (3, 1)):
         parameters = {"patches": 8, "warmup_steps": warmup}
         assert resident(make, "pipefusion", 4, parameters)["activations"] == pytest.approx(whole * share)
-
-
-def moving_bytes(make, name, gpus, parameters=None):
-    """The largest bytes on a device beside those that stay; attention takes half of the time."""
-    model = blocks()
-    work = {"matmul_flop": 1e12, "attention_flop": 1e12}
-    layers = tuple(replace(layer, **work) for layer in model.components[0].layers)
-    model = replace(model, components=(replace(model.components[0], layers=layers, times=()),))
-    scenario = make.sampling(model, make.cluster(memory_bytes_per_s=1e9), gpus, steps=3)
-    trace = simulate(make_sampler(name, parameters or {}).plan(scenario))
-    stays = [sum(buffer.size_bytes for buffer in row) for row in trace.plan.resident]
-    return max(float(peak) - stay for peak, stay in zip(peak_memory_bytes(trace), stays, strict=True))
-
-
-def test_what_is_on_its_way_counts_until_it_is_read(make):
-    assert moving_bytes(make, "single", 1) == 0.0
-    assert moving_bytes(make, "naive-patch", 4) == LATENT_BYTES
-    layer = 2 * HIDDEN_BYTES
-    assert layer <= moving_bytes(make, "sync-patch", 4) <= layer + LATENT_BYTES
-    gathered = moving_bytes(make, "distrifusion", 4, {"warmup_steps": 1, "gather_layers": 60})
-    assert gathered == pytest.approx(LAYERS * layer, rel=0.02)  # beside the buffer that they go to
-    hidden = HIDDEN_BYTES / 4
-    assert hidden <= moving_bytes(make, "pipefusion", 4, {"patches": 4, "warmup_steps": 0}) <= 3 * hidden
 
 
 # As published: PixArt, four A100, largest memory of a GPU with T5 resident, in GiB.

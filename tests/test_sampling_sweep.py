@@ -1,12 +1,10 @@
 """The sweep over samplers against a simulation of every point: what it finds, on how many GPUs, and what it says."""
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
@@ -125,25 +123,6 @@ def test_fewer_gpus_can_win_by_cost():
     best = simulated(swept(scenario, "cost"))[0]
     assert best.num_gpus < 8
     assert best.name != simulated(swept(scenario))[0].name
-
-
-# What does not exist, or does not fit
-
-
-def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
-    model = equal_blocks_transformer(4, 0.1, parameters=10**9, saved_bytes=2e9)
-    cluster = load_cluster("ideal")
-    device = replace(cluster.device, memory_bytes=9 * 2.0**30)
-    workload = SamplingWorkload(4, model.height, model.width, 3, guidance="none")
-    scenario = SamplingScenario(model, replace(cluster, device=device), workload)
-    sweep = swept(scenario)
-    lacking = [point for point in sweep.points if point.kind == "out of memory"]
-    assert {point.name for point in lacking} >= {"single", "ulysses", "naive-patch"}
-    assert {point.name for point in simulated(sweep)} >= {"pipefusion", "tensor"}
-    for point in lacking:
-        assert (point.status, point.score("latency")) == ("infeasible", inf)
-        assert "GiB too much" in point.reason
-        assert point.result is not None or point.least_memory_bytes > 9 * 2.0**30
 
 
 # What a person and a file get

@@ -14,7 +14,7 @@ from strategies.orders.capacity import fits, peak_held_bytes
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.pattern import extend
 from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_problem
-from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, common_unit_s, synthesize
+from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
 from strategies.plans.actions import format_order, parse_action, parse_order
 
 
@@ -164,12 +164,6 @@ def test_without_a_solver_list_scheduling_still_works(monkeypatch):
     assert synthesize(wave_problem(4, 4)).method == CERTIFICATE
     with pytest.raises(InputError, match="schedule synthesis needs PuLP and HiGHS"):
         synthesize(wave_problem(4, 4, 2))
-
-
-def test_the_common_unit_divides_every_time():
-    for times_s, unit_s in (((2.0, 3.0, 0.0), 1.0), ((0.1, 0.2, 0.3), 0.1), ((1.0, 1.0625), 0.0625)):
-        assert common_unit_s(times_s) == pytest.approx(unit_s, rel=1e-12)
-    assert common_unit_s((1.0, 2**0.5)) is common_unit_s((1.0, 1.001)) is None
 
 
 @pytest.mark.parametrize("waves", [1, 2])
