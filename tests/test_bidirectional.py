@@ -1,4 +1,4 @@
-"""Two directions on the same positions: Chimera's closed forms, several backbones, their orders and bounds."""
+"""Two directions on the same positions: Chimera's order, several backbones, their orders and bounds."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def several(make):
     return scenario
 
 
-# One backbone: Chimera. Source of its closed forms: longest paths of the named order.
+# One backbone: Chimera, whose closed forms are among those of validate.closed_forms
 
 
 def test_chimera_s_order_is_the_published_one():

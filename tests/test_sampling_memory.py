@@ -16,8 +16,6 @@ from strategies.sampling_scenario import SamplingScenario
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
 PARAMETERS, SAVED_BYTES = 10**6, 5e6
-HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN
-LATENT_BYTES = 2.0 * 4 * (2 * ROWS) ** 2
 
 
 def blocks(**rest):
