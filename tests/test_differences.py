@@ -12,7 +12,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
 from sim.explore.differences import compare
-from sim.explore.records import read_records
+from sim.explore.records import NamedRows, read_records
 from sim.report.frames import write_rows
 
 ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}
@@ -106,6 +106,12 @@ def test_a_sweep_is_one_question_however_many_gpus_of_a_point_divide_its_vae(tmp
         assert comparison.same == sum(row["status"] == "simulated" for row in sweep.rows())
     (comparison,), *_ = compare(tmp_path / "two.sqlite", tmp_path / "four.sqlite")
     assert comparison.differing == {"vae_parallel": ("2", "4")}
+
+
+def test_results_whose_decoder_is_divided_otherwise_are_of_two_questions():
+    asked = {"cluster": "a100-nvlink-8", "gpus": 4, "include": "vae_decoder"}
+    rows = [sim.run("pixart", "ulysses", vae_parallel=count, **asked).to_json() for count in (2, 4)]
+    assert [record.asked["vae_parallel"] for record in read_records(NamedRows("two", rows))] == ["2", "4"]
 
 
 def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):

@@ -11,9 +11,11 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, InputError
 from profiles.machines.clusters import load_cluster
+from sim.cli.main import main
 from sim.outcomes.runs import run_point
 from strategies import registry
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
+from strategies.parameters import parameter
 from strategies.plans.actions import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -187,3 +189,15 @@ def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
         InputError, match=r"position 0, entry 4 is .*kind='B'.*, of kind F or I or W, of micro-batch 0 to 3$"
     ):
         sim.schedule(Unsplit, pipeline_degree=4, micro_batches=4)
+
+
+def test_a_choice_that_may_be_left_out_is_a_flag(capsys):
+    @dataclass(frozen=True, slots=True)
+    class Chosen(GPipe):
+        name: ClassVar[str] = "chosen"
+        route: str | None = parameter(None, "a way", choices=("long", "short"))
+
+    registry.take(Chosen)
+    assert main(["schedule", "--strategy", "chosen", "--route", "short", "--micro-batches", "2"]) == 0
+    assert main(["schedule", "--strategy", "chosen", "--route", "other"]) == 2
+    assert "--route" in capsys.readouterr().err

@@ -202,7 +202,7 @@ def add_parameters(parser: argparse.ArgumentParser, strategies: Sequence[str]) -
     for item in known.values():
         settings = _settings(item)
         if item.default is None:
-            settings["type"] = partial(_or_none, settings["type"])
+            settings["type"] = partial(_or_none, settings.get("type", str))
         shown_as: Any = {} if item.metadata["choices"] else {"metavar": item.name.upper()}
         group.add_argument(flag_of(item.name), dest=PARAMETER + item.name, **shown_as, **settings)
 

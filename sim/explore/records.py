@@ -197,7 +197,7 @@ def _of_rows(rows: Iterable[_Line], objective: str = "") -> list[Recorded]:
 
     A row without a result has no options, and is of the last question like it.
     """
-    records: list[tuple[tuple[object, ...], dict[str, str], Recorded]] = []
+    records: list[tuple[tuple[object, ...], dict[str, str], set[tuple[int, float]], Recorded]] = []
     for row in rows:
         task, values = row.choice("task", tuple(TASKS)), row.values()
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
@@ -209,12 +209,14 @@ def _of_rows(rows: Iterable[_Line], objective: str = "") -> list[Recorded]:
         parameters = sorted((name, value) for name, value in values.items() if name in names)
         key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(parameters))
         like = shared, row.inputs
-        same = (of for of in reversed(records) if of[0] == like and (not options or of[1] in ({}, options)))
-        if (entry := next(same, None)) is None:
-            entry = like, {}, Recorded(shared.copy(), row.inputs, objective=objective)
+        divided = {(key.num_gpus, row.number(DIVIDED, 1.0))} if options else set()
+        alike = (of for of in reversed(records) if of[0] == like and (not options or of[1] in ({}, options)))
+        if (entry := next((of for of in alike if _divided_alike(of[2] | divided)), None)) is None:
+            entry = like, {}, set(), Recorded(shared.copy(), row.inputs, objective=objective)
             records.append(entry)
-        _, known_options, record = entry
+        _, known_options, known_divided, record = entry
         known_options.update(options)
+        known_divided.update(divided)
         record.asked.update(options)
         if options and row.number(DIVIDED, 1.0) > float(record.asked.get(DIVIDED, 1)):
             record.asked[DIVIDED] = values[DIVIDED]
@@ -227,6 +229,12 @@ def _of_rows(rows: Iterable[_Line], objective: str = "") -> list[Recorded]:
         if order != sorted(order):  # several sweeps, one after the other
             record.sort()
     return [record for *_, record in records]
+
+
+def _divided_alike(divided: set[tuple[int, float]]) -> bool:
+    """Return whether numbers of GPUs divide a decoder by one option, of which each takes at most all of its own."""
+    most = max((value for _, value in divided), default=1.0)
+    return all(value == min(most, gpus) for gpus, value in divided)
 
 
 def _known(row: _Line) -> Known:
