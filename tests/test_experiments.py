@@ -1,6 +1,5 @@
 """Experiments: a whole question in a file, which names itself where a key is wrong."""
 
-import io
 import json
 import tomllib
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim.cli.main import main
 from sim.inputs.experiments import load_experiment
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -111,38 +109,6 @@ def test_what_is_wrong_on_the_command_line_is_not_blamed_on_the_file(tell, elsew
     assert err == "sim: error: --gpus is 0, must be at least 1\n"
     _, _, err = tell("run", "--experiment", file, "--gpuz", 8)
     assert err.startswith("sim: error: unknown flag --gpuz; did you mean --gpus?")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (b'model = "\xff"', "-: is not text of TOML or JSON: "),
-        (b'{"model": "sd21", "model": "pixart"}', "is not text of TOML or JSON: model stands twice"),
-        (b"[" * 100_000, "is not text of TOML or JSON: nested too deeply"),
-    ],
-)
-def test_what_standard_input_must_not_hold_is_refused_in_one_line(given, said, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
-    assert main(["run", "--experiment", "-", "--strategy", "ddp"]) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("command", "key", "said"),
-    [
-        ("run", "device", "device is false, but --device takes a value: must be one, or be left out"),
-        ("run", "micro-batches", "--micro-batches is 'false', must be an integer"),
-        ("run", "nonsense", "unknown flag --nonsense; "),
-    ],
-)
-def test_false_is_refused_of_a_flag_that_takes_a_value_and_of_none(tell, elsewhere, command, key, said):
-    (elsewhere / "q.toml").write_text(f'model = "sd21"\nstrategy = "ddp"\ngpus = 8\n{key} = false\n')
-    code, out, err = tell(command, "--experiment", "q.toml")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"sim: error: q.toml: {said}")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("key", ["dask", "gantt", "out", "plot", "report", "store", "trace"])

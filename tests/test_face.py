@@ -11,7 +11,6 @@ import pytest
 
 import sim
 from profiles.errors import DiffusimWarning
-from strategies.plans.workloads import TrainingWorkload
 from strategies.training.linear import GPipe
 
 ROOT = Path(__file__).parents[1]
@@ -125,20 +124,6 @@ def test_a_script_may_sweep_without_guarding_its_main_module(method, tmp_path):
         encoding="utf-8",
     )
     assert python(script, cwd=tmp_path).splitlines() == ["begins", "True True"]
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"cluster": "p4de"}, "cluster is given, but the scenario says it already"),
-        ({"top": 0}, "top is 0, must be at least 1"),
-    ],
-)
-def test_what_a_sweep_cannot_follow_is_refused(given, problem):
-    whole = TrainingWorkload(8, 256)
-    scenario = sim.Scenario(sim.load_model("sd21"), sim.load_cluster("h100-nvlink-8"), whole)
-    with pytest.raises(sim.InputError, match=f"^{problem}$"):
-        sim.sweep(scenario, strategy="gpipe", **given)
 
 
 def test_a_result_has_every_key_of_its_row():

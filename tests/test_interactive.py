@@ -3,7 +3,6 @@
 import pytest
 
 import sim
-from profiles.errors import InputError
 from sim.report.plots.interactive import trace_figure
 
 HELD = {"gpus": 8, "batch_size": 64}
@@ -65,14 +64,3 @@ def test_what_cannot_be_run_leaves_the_reason_and_no_picture():
     assert not dials.figure.data
     dials.turn(pipeline_degree=4)
     assert dials.result is not None and drawn(dials)
-
-
-def test_what_cannot_be_a_dial_is_refused(dials):
-    with pytest.raises(InputError, match="nothing to turn"):
-        sim.plots.Dials("sd21", "ddp")
-    with pytest.raises(InputError, match="gpus is an empty list"):
-        sim.plots.Dials("sd21", "ddp", gpus=[])
-    with pytest.raises(InputError, match=r"^there is no dial gpus, must be one of strategy, "):
-        dials.turn(gpus=16)
-    with pytest.raises(InputError, match=r"^micro_batches is 5, must be one of 4, 8$"):
-        dials.turn(micro_batches=5)

@@ -1,8 +1,6 @@
 """Models: the shipped ones load, and a folder is read by the rules or refused in one line."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from profiles.architectures.models import LAYER_COLUMNS, Read, Skip, load_model, model_names, read_model
 from profiles.errors import InputError
@@ -211,44 +209,3 @@ def test_what_is_no_model_is_refused(tmp_path):
         load_model(str(tmp_path / "file"))
     with pytest.raises(InputError, match=r"file name too long$"):
         load_model("a" * 300)
-
-
-# Any damage
-
-DAMAGE = st.lists(
-    st.tuples(
-        st.integers(0, 10_000),
-        st.integers(0, 8),
-        st.one_of(
-            st.binary(max_size=6),
-            st.sampled_from(
-                [b"-", b"nan", b"inf", b"1e999", b"9" * 20, b"9" * 5000, b"\n", b",", b'"', b"[", b"]", b"=",
-                 b"\xff", b"\0", b"\r", b"full", b"none", b"[[skips]]\n", b"1979-05-27", b"\xe2\x80\xa8", b"{" * 2000]
-            ),
-        ),
-    ),
-    min_size=1,
-    max_size=4,
-)  # fmt: skip
-"""Where, how many bytes are cut out there, and what is put in."""
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_however_a_file_is_damaged_it_is_read_or_refused(tmp_path_factory, name):
-    folder = write(tmp_path_factory.mktemp("damaged"))
-    whole = FILES[name].encode()
-
-    @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-    @given(DAMAGE)
-    def check(damage):
-        data = whole
-        for place, length, inserted in damage:
-            start = place % (len(data) + 1)
-            data = data[:start] + inserted + data[start + length :]
-        (folder / name).write_bytes(data)
-        try:
-            read_model(folder)
-        except InputError as error:
-            assert str(folder) in str(error)
-
-    check()

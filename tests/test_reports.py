@@ -10,7 +10,7 @@ import sim
 from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
 from sim.cli.main import main
-from sim.report.page import check_plotly, run_page
+from sim.report.page import run_page
 from sim.report.plots import interactive
 from sim.report.plots.interactive import sweep_figure, trace_figure
 
@@ -55,13 +55,6 @@ def test_the_points_of_a_sweep_are_plotted_at_their_speed_and_memory(trained):
     assert (ring.x[0], ring.y[0]) == (trained.best.peak_memory_bytes / GIB, trained.best.samples_per_s)
     text = next(trace for trace in figure.data if trace.name == trained.best.strategy).text
     assert any("GiB" in words and "ms" in words for words in text)
-
-
-def test_images_are_plotted_by_latency_and_what_is_not_recommended_is_pale(sampled):
-    figure = sweep_figure([sampled], sampled.best_point())
-    assert figure.layout.yaxis.type == "log"
-    pale = {trace.name: trace.opacity for trace in figure.data if trace.hoverinfo == "text"}
-    assert pale["naive-patch (seams show)"] < 1 == pale["distrifusion"]
 
 
 def test_the_timeline_is_the_trace_and_memory_adds_up_to_the_peak(result):
@@ -110,14 +103,6 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path, result):
     with pytest.raises(InputError, match=r"^path is .*, must end in \.html$"):
         result.write_report(tmp_path / "page.pdf")
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
-
-
-def test_without_plotly_it_is_told_how_to_have_it(monkeypatch, tmp_path, result):
-    monkeypatch.setattr("sim.report.page.PLOTLY", "no_such_module")
-    with pytest.raises(InputError, match=r"^a report needs plotly: pip install 'diffusim\[report\]'$"):
-        result.write_report(tmp_path / "r.html")
-    with pytest.raises(InputError, match=r"^--report needs plotly: "):
-        check_plotly("--report")
 
 
 def test_a_sweep_of_the_command_line_writes_its_report(tmp_path, monkeypatch, capsys):

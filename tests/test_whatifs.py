@@ -1,29 +1,15 @@
 """What-ifs: a cluster with other links, nodes, devices or memory; what was changed is named and asked for again."""
 
-import json
-
 import pytest
 
 import sim
 from profiles.errors import DiffusimWarning, InputError, in_flags
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
-from profiles.machines.whatifs import WHAT_IFS, changed, idle
+from profiles.machines.whatifs import changed, idle
 from profiles.units import GB, GIB
-from sim.cli.main import main
 
 P4DE = load_cluster("p4de")
-GIVEN = {"link": "inter=2x,intra=150GB/s", "nodes": "2x4", "device": "h200-141gb-sxm", "memory": "40GiB"}
-
-
-def ask(capsys, *arguments):
-    assert main([*map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def plain(out):
-    """What is printed, without frames and line ends."""
-    return " ".join(out.replace("│", " ").split())
 
 
 def test_a_factor_multiplies_every_bandwidth_of_a_link_and_nothing_else():
@@ -123,25 +109,3 @@ def test_what_is_no_change_is_refused(name, value, problem):
 def test_what_a_cluster_lacks_cannot_be_changed(cluster, given, problem):
     with pytest.raises(InputError, match=problem):
         changed(load_cluster(cluster), given)
-
-
-# Results
-
-
-@pytest.mark.parametrize("task", ["train", "sample"])
-def test_a_result_names_its_what_ifs_and_given_back_they_give_it_again(capsys, task):
-    model, strategy = {"train": ("sd21", "zero2"), "sample": ("pixart", "ulysses")}[task]
-    words = [word for name, value in GIVEN.items() for word in (f"--{name}", value)]
-    result = ask(capsys, "run", "--model", model, "--strategy", strategy, *words)
-    assert {name: result["options"][name] for name in WHAT_IFS} == GIVEN
-    assert (result["cluster"], result["num_gpus"]) == ("p4de", 8)
-    own = {**result["parameters"], **result["options"]}
-    said = {name.replace("_", "-"): value for name, value in own.items() if value not in (None, "")}
-    given = [word for name, value in said.items() for word in (f"--{name}", value)]
-    point = ("--gpus", 8, "--batch-size", result["batch_size"], *(() if task == "train" else ("--steps", 20)))
-    assert ask(capsys, "run", "--model", model, "--strategy", strategy, *point, *given) == result
-    again = sim.run(model, strategy, gpus=8, **GIVEN)
-    assert json.loads(json.dumps(again.to_json())) == result
-    assert again.title.endswith(
-        ", what if nodes 2x4, device h200-141gb-sxm, memory 40GiB, link inter=2x,intra=150GB/s"
-    )
