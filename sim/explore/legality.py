@@ -85,7 +85,7 @@ def first_runtime(result: Result) -> Runtime:
     )
     changes = {one.name: one.rules[case.strategy].kept_to(case.parameters) for one in having}
     why = [
-        f"{_change_words(changed)} {one.name} runs it"
+        f"{_change_words(changed)} {one.name} runs it if it fits"
         if (changed := changes[one.name])
         and not one.refusal(replace(case, parameters={**case.parameters, **changed}))
         else one.refusal(case)
