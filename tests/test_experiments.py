@@ -42,6 +42,13 @@ def test_an_experiment_asks_what_its_flags_ask(tell, elsewhere):
     assert asked[0] == 0
 
 
+def test_a_file_that_a_question_is_read_from_is_not_written(tell, elsewhere):
+    file = write(elsewhere, QUESTION)
+    problem = f"sim: error: --trace is '{file}', which --experiment reads\n"
+    assert tell("run", "--experiment", file, "--trace", file) == (2, "", problem)
+    assert (elsewhere / file).read_text(encoding="utf-8") == QUESTION
+
+
 def test_flags_given_beside_an_experiment_go_before(tell, elsewhere):
     file = write(elsewhere, QUESTION)
     _, out, _ = tell("run", "--experiment", file, "--gpus", 16, "--link=intra=2x", "--ema=none")

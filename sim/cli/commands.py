@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, counted
+from profiles.errors import InputError, counted, flag_of
 from profiles.outputs import check_new, check_writable
 from sim import api
 from sim.cli.console import note
@@ -122,15 +122,18 @@ def print_experiment(options: argparse.Namespace) -> int:
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Refuse files that could not be written at the end."""
+    """Refuse files that could not be written at the end, and those that the question itself is read from."""
     claimed: dict[Path, str] = {}
+    for name in ("experiment", "measured_run", "model", "cluster", "device", "stack"):
+        if isinstance(read := getattr(options, name, None), str) and Path(read).is_file():
+            claimed[Path(read).resolve()] = f"{flag_of(name)} reads"
     for flag in ("--out", "--store", "--trace", "--gantt", "--plot", "--report"):
         path = getattr(options, flag[2:], None)
         if path is None:
             continue
         check_writable(flag, path)
-        if (other := claimed.setdefault(path.resolve(), flag)) != flag:
-            raise InputError(f"{flag} is '{path}', which {other} writes")
+        if (other := claimed.setdefault(path.resolve(), f"{flag} writes")) != f"{flag} writes":
+            raise InputError(f"{flag} is '{path}', which {other}")
         if flag in ("--gantt", "--plot") and path.suffix.lower() not in FIGURES:
             raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
         if flag == "--report":
