@@ -12,6 +12,7 @@ simulated. ``full`` is not tried: it would hold the inputs of stages and one lay
 
 import heapq
 import os
+from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -111,7 +112,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
     Which points are simulated depends on the answers about those before them alone, not on who is quick.
     """
     known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
-    waiting = [point for point in points if point.status == "bounded"]
+    led = {point.name for point in points if point.status == "simulated"}
     memory_bytes, done = sweep.scenario.cluster.device.memory_bytes, 0
 
     def matters(point: Point) -> bool:
@@ -122,7 +123,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         return point.name in led, point.least_score(sweep.objective)
 
     def ahead() -> Iterator[Question]:
-        for point in heapq.nsmallest(2 * cache.workers.window, waiting, key=turn):
+        for point in waiting[: 2 * cache.workers.window]:
             candidate = point.candidate(sweep.scenario)
             if (bounds := cache.known.get((ORDER, candidate))) is None:
                 yield ORDER, candidate
@@ -133,19 +134,23 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
 
     for point in points:
         known[point.recommended].add(point)
-    led = {point.name for point in points if point.status == "simulated"}
-    while waiting := [point for point in waiting if matters(point)]:
-        point = min(waiting, key=turn)
+    waiting = sorted(filter(matters, points), key=turn)
+    while waiting:
+        point = waiting.pop(0)
+        if not matters(point):
+            continue
         candidate = point.candidate(sweep.scenario)
         if not point.ordered:
             take_bounds(point, cache.answer((ORDER, candidate), ahead()), memory_bytes)
             point.ordered = True
+            insort(waiting, point, key=turn)
             continue
         take_outcome(point, cache.answer((REPLAY, candidate), ahead()))
         known[point.recommended].add(point)
         led.add(point.name)
+        waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
-        report("simulating", done, done + len(waiting) - 1)
+        report("simulating", done, done + len(waiting))
 
 
 def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
