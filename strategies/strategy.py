@@ -64,7 +64,7 @@ class _Method(ABC):
         """Seconds that no iteration, or run of the sampler, can undercut."""
 
     def order_bound(self, scenario: TaskScenario) -> float:
-        """Seconds that none can undercut in this order; a sweep asks for them only before a replay."""
+        """Seconds that none can undercut in its own order; a sweep asks for them only before a replay."""
         return self.bound(scenario)
 
     def jobs(self, scenario: TaskScenario) -> tuple[Job, ...]:

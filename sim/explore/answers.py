@@ -34,7 +34,7 @@ Answer = Bounds | Result | InfeasibleError
 """Bounds or a result, or the reason for neither."""
 Answers = dict[Candidate, Answer]
 BOUNDS, ORDER, REPLAY = "bounds", "order", "replay"
-"""Kinds of answers: bounds whatever the order, bounds in its order, and the outcome of a simulation."""
+"""Kinds of answers: bounds for any order, bounds for its own order, and the outcome of a simulation."""
 
 
 def bounds_of(candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False) -> Answer:
@@ -84,8 +84,7 @@ def take_bounds(point: Point, bounds: Answer, memory_bytes: float | None) -> Non
     if isinstance(bounds, InfeasibleError):
         point.reason, point.kind = str(bounds), bounds.kind
     elif isinstance(bounds, Bounds):
-        point.bound_s = bounds.bound_s
-        point.least_memory_bytes = bounds.least_memory_bytes
+        point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
         if memory_bytes is not None and bounds.least_memory_bytes > memory_bytes:
             point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
             point.kind = OUT_OF_MEMORY

@@ -34,7 +34,7 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
 
 
 def bound(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False) -> float:
-    """Return seconds that the expected iteration, or run, of a point cannot undercut: whatever its order, or in it."""
+    """Return seconds that the expected iteration, or run, of a point cannot undercut: for any order, or its own."""
     by_job: dict[int, float] = {}
     for variant in variants(strategy, scenario):
         bound_of = variant.strategy.order_bound if ordered else variant.strategy.bound

@@ -58,7 +58,7 @@ class OrderedPipeline(Strategy):
         return folded(scenario, self.shape, self.checked_positions(), self.partition, self.skip_route)
 
     def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, in whatever order."""
+        """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario), split=self.split)
 
     def order_bound(self, scenario: Scenario) -> float:

@@ -57,7 +57,7 @@ class Bidirectional(OrderedPipeline):
         return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in divided)
 
     def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, in whatever order."""
+        """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario))
 
     def order_bound(self, scenario: Scenario) -> float:

@@ -141,7 +141,7 @@ class Pulse(Strategy):
                 yield cls(shape.degree, shape.micro_batches, shape.group_size, in_flight=in_flight)
 
     def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, in whatever order."""
+        """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario))
 
     def order_bound(self, scenario: Scenario) -> float:
