@@ -65,8 +65,7 @@ class Comparison:
             if point.strategy == twin.strategy:
                 parameters = _pairs(dict(point.parameters), dict(twin.parameters))
                 pairs |= {name.replace("_", "-"): pair for name, pair in parameters.items()}
-        if one.stored == other.stored:  # rows list strategies without a point, too
-            pairs |= _pairs(_tried(one), _tried(other))
+        pairs |= _pairs(_tried(one), _tried(other))
         return dict(sorted(pairs.items(), key=lambda item: (item[0] != "model", item[0])))
 
     @property
@@ -93,25 +92,14 @@ class Comparison:
 
     @property
     def turned(self) -> dict[str, int]:
-        """Counts of points whose status changed, or which one of the two does not know; unlisted ones are left out."""
-        statuses = [
+        """Counts of points whose status changed, or which one of the two does not know."""
+        one, other = (
             {key: known.status for key, known in of.points.items()} for of in (self.before, self.after)
-        ]
-        keys = {*statuses[0], *statuses[1]} - self._unlisted
-        pairs = [tuple(each.get(key, "not there") for each in statuses) for key in keys]
-        return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if len(set(pair)) > 1).items()))
-
-    @property
-    def unlisted(self) -> int:
-        """Points of a store that the rows beside it do not list, as those with the result of another."""
-        return len(self._unlisted)
-
-    @property
-    def _unlisted(self) -> set[Key]:
-        if self.before.stored == self.after.stored:
-            return set()
-        store, rows = sorted((self.before, self.after), key=lambda record: not record.stored)
-        return store.points.keys() - rows.points.keys()
+        )
+        pairs = (
+            (one.get(key, "not there"), other.get(key, "not there")) for key in one.keys() | other.keys()
+        )
+        return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if pair[0] != pair[1]).items()))
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
@@ -121,7 +109,6 @@ class Comparison:
             "winners": [_winner_json(record) for record in (self.before, self.after)],
             "same": self.same,
             "turned": self.turned,
-            "unlisted": self.unlisted,
             "moved": [
                 {**_key_json(m.key), "before_s": m.before_s, "after_s": m.after_s, "ranks": list(m.ranks)}
                 for m in self.moved
@@ -130,8 +117,8 @@ class Comparison:
 
 
 def _tried(record: Recorded) -> dict[str, str]:
-    """The numbers of GPUs and the strategies that points are of."""
-    gpus, strategies = {key.num_gpus for key in record.points}, {key.strategy for key in record.points}
+    """The numbers of GPUs and the strategies that simulated points are of."""
+    gpus, strategies = {key.num_gpus for key in record.ranks}, {key.strategy for key in record.ranks}
     return {"gpus": ", ".join(map(str, sorted(gpus))), "strategies": ", ".join(sorted(strategies))}
 
 

@@ -8,15 +8,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
 from profiles.files import Row, read_json, read_text
-from profiles.machines.whatifs import WHAT_IFS
 from sim.explore.answers import Bounds
 from sim.explore.store import StoreFile
-from sim.inputs.scenarios import fields_of
+from sim.inputs.scenarios import OPTION_NAMES, fields_of
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.tasks import TASKS
@@ -59,11 +59,6 @@ class Known(NamedTuple):
     seconds: float | None = None
     recommended: bool = True
 
-    @property
-    def order(self) -> int:
-        """The place of its status."""
-        return STATUSES.index(self.status)
-
 
 @dataclass(slots=True)
 class Recorded:
@@ -94,11 +89,6 @@ class Recorded:
         return content_of((self.asked, self.inputs))[:8]
 
     @property
-    def stored(self) -> bool:
-        """Whether it is of a store, which holds points with the result of another, and all that was tried."""
-        return CODE in self.inputs
-
-    @property
     def ranks(self) -> dict[Key, int]:
         """The simulated points with their ranks."""
         simulated = (key for key, known in self.points.items() if known.status == "simulated")
@@ -108,11 +98,6 @@ class Recorded:
     def winner(self) -> Key | None:
         """The best recommended point; None where none was simulated."""
         return next((key for key in self.ranks if self.points[key].recommended), None)
-
-    def sort(self) -> None:
-        """Sort the points, the fastest first."""
-        order = sorted(self.points.items(), key=lambda item: (item[1].order, item[1].seconds or 0.0))
-        self.points = dict(order)
 
 
 class NamedRows(NamedTuple):
@@ -133,30 +118,39 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
         InputError: it is none of these, or damaged.
     """
     if isinstance(source, NamedRows):
-        records = _of_rows(_flat_rows(source.name, source.rows), source.objective)
+        rows = _result_rows(source.name, source.rows)
     elif source.suffix == ".csv":
-        records = _of_rows(_csv_rows(source))
+        rows = _csv_rows(source)
     elif source.suffix == ".json":
-        records = _of_rows(_flat_rows(str(source), read_json(source)))
+        rows = _result_rows(str(source), read_json(source))
     else:
-        records = list(_of_store(source))
+        rows = _stored_rows(source)
+    records = _records(rows, source.objective if isinstance(source, NamedRows) else "")
     if not records:
         raise InputError(f"{source}: holds no question")
     return records
 
 
 class _Line(Row):
-    """A row under public keys, flat, with the hashes of inputs; values are texts."""
+    """A row under public keys; values are texts.
+
+    Attributes:
+        parameters: of the strategy.
+        options: of the scenario.
+        inputs: hashes of inputs.
+    """
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        cells = {key: cell(value) for key, value in values.items() if value not in (None, "")}
-        super().__init__(where, cells)
-        inputs = values.get("inputs") or {}
+        super().__init__(where, _cells(values))
+        self.parameters, self.options, self.inputs = (
+            self._mapping(key, values.get(key)) for key in ("parameters", "options", "inputs")
+        )
+
+    def _mapping(self, key: str, value: Any) -> dict[str, str]:  # noqa: ANN401
         try:
-            inputs = json.loads(inputs) if isinstance(inputs, str) else inputs
-            self.inputs = {str(name): str(value) for name, value in inputs.items()}
+            return _cells(json.loads(value or "{}") if isinstance(value, str) else value or {})
         except (ValueError, RecursionError, AttributeError):
-            raise self.fail("inputs", "must be a mapping as JSON") from None
+            raise self.fail(key, "must be a mapping as JSON") from None
 
     def flag(self, key: str) -> bool:
         """Return a truth value; true where the row does not have it."""
@@ -169,72 +163,92 @@ def cell(value: object) -> str:
     return text.removesuffix(".0") if WHOLE.fullmatch(text) else text
 
 
+def _cells(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: cell(value) for key, value in values.items() if value not in (None, "")}
+
+
 def _csv_rows(path: Path) -> Iterator[_Line]:
+    parameters = fields_of(cls for task in TASKS for cls in strategies_of(task).values())
+    options = {*OPTION_NAMES, "measured", "measured_run"} - {*SHARED}
     reader = csv.DictReader(read_text(path).splitlines(), strict=True)
     try:
         for values in reader:
+            where = f"{path}:{reader.line_num}"
             if None in values:
-                raise InputError(f"{path}:{reader.line_num}: the row has more cells than there are columns")
-            yield _Line(f"{path}:{reader.line_num}", values)
+                raise InputError(f"{where}: the row has more cells than there are columns")
+            inner = {
+                kind: {name: value for name, value in values.items() if name in names}
+                for kind, names in (("parameters", parameters), ("options", options))
+            }
+            yield _Line(where, values | inner)
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
 
 
-def _flat_rows(name: str, results: object) -> Iterator[_Line]:
-    """The rows of a list, or one that stands alone, without the mappings within."""
+def _result_rows(name: str, results: object) -> Iterator[_Line]:
+    """Yield the rows of a list, or one that stands alone."""
     for number, item in enumerate(results if isinstance(results, list | tuple) else [results]):
         where = name if item is results else f"{name}: row {number}"
-        try:
-            values = dict(item)
-            inner = {**values.pop("parameters", {}), **values.pop("options", {})}
-        except (TypeError, ValueError):
-            raise InputError(f"{where}: is {shown(item)}, must be a result") from None
-        yield _Line(where, inner | values)
+        if not isinstance(item, Mapping):
+            raise InputError(f"{where}: is {shown(item)}, must be a result")
+        yield _Line(where, item)
 
 
-def _of_rows(rows: Iterable[_Line], objective: str = "") -> list[Recorded]:
-    """Return the questions of rows; of a point in several sweeps the most that is known is kept.
+def _stored_rows(path: Path) -> Iterator[_Line]:
+    """Yield the answers of a store; of a point bounds first."""
+    seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
+    with StoreFile(path, reads=True) as store:
+        store.check()
+        for question, code, options, inputs in store.questions():
+            memory_bytes = options.pop("memory_bytes") or inf
+            for point, answer in store.answers(question):
+                status, seconds = "infeasible", 0.0
+                if isinstance(answer, Bounds) and answer.least_memory_bytes <= memory_bytes:
+                    status = "bounded"
+                elif isinstance(answer, Measures):
+                    status = "simulated" if answer.peak_memory_bytes <= memory_bytes else "infeasible"
+                    seconds = answer.duration_s
+                row = {
+                    **options,
+                    **point,
+                    "options": options,
+                    "inputs": {**inputs, CODE: code},
+                    "status": status,
+                }
+                row |= {
+                    RELIEF: point.get("checkpointing"),
+                    "recommended": seamless.get(point["strategy"], True),
+                }
+                yield _Line(str(path), row | {TIMES[0]: seconds})
 
-    A row without a result has no options, and is of the last question like it.
-    """
-    records: list[tuple[tuple[object, ...], dict[str, str], set[tuple[int, float]], Recorded]] = []
+
+def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
+    """Return the questions of rows; of a point in several sweeps the most that is known is kept."""
+    records: dict[str, Recorded] = {}
     for row in rows:
-        task, values = row.choice("task", tuple(TASKS)), row.values()
-        shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
-        names = {*TASKS[task].options, *WHAT_IFS, "measured", "measured_run"} - shared.keys() - {DIVIDED}
-        options = {key: value for key, value in values.items() if key in names}
-        if options and RELIEF in row:  # what is recomputed is of the point, not asked
-            options["checkpointing"] = "none"
-        names = {*fields_of(strategies_of(task).values()), RELIEF}
-        parameters = sorted((name, value) for name, value in values.items() if name in names)
-        key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(parameters))
-        like = shared, row.inputs
-        divided = {(key.num_gpus, row.number(DIVIDED, 1.0))} if options else set()
-        alike = (of for of in reversed(records) if of[0] == like and (not options or of[1] in ({}, options)))
-        if (entry := next((of for of in alike if _divided_alike(of[2] | divided)), None)) is None:
-            entry = like, {}, set(), Recorded(shared.copy(), row.inputs, objective=objective)
-            records.append(entry)
-        _, known_options, known_divided, record = entry
-        known_options.update(options)
-        known_divided.update(divided)
-        record.asked.update(options)
-        if options and row.number(DIVIDED, 1.0) > float(record.asked.get(DIVIDED, 1)):
-            record.asked[DIVIDED] = values[DIVIDED]
+        keys = (*SHARED, *ASKED[row.choice("task", tuple(TASKS))])
+        asked, parameters = row.options | {key: row.text(key) for key in keys}, row.parameters
+        if RELIEF in row:  # what is recomputed is of the point, not asked
+            asked["checkpointing"], parameters[RELIEF] = "none", row.text(RELIEF)
+        divided = asked.pop(DIVIDED, "") if "status" in row else ""  # the points of a sweep differ in it
+        question = content_of((asked, row.inputs))
+        record = records.setdefault(question, Recorded(asked, row.inputs, objective=objective))
+        if divided:
+            counts = record.asked.get(DIVIDED, ""), divided
+            record.asked[DIVIDED] = max(counts, key=lambda text: (len(text), text))
+        key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(sorted(parameters.items())))
         known = _known(row)
-        before = record.points.get(key)
-        if before is None or known.order <= before.order:
+        if known.status != "bounded" or key not in record.points:
             record.points[key] = known
-    for *_, record in records:
-        order = [known.order for known in record.points.values()]
-        if order != sorted(order):  # several sweeps, one after the other
-            record.sort()
-    return [record for *_, record in records]
+    for record in records.values():
+        places = [STATUSES.index(known.status) for known in record.points.values()]
+        if CODE in record.inputs or places != sorted(places):  # of a store, or of several sweeps in turn
+            record.points = dict(sorted(record.points.items(), key=_place))
+    return list(records.values())
 
 
-def _divided_alike(divided: set[tuple[int, float]]) -> bool:
-    """Return whether numbers of GPUs divide a decoder by one option, of which each takes at most all of its own."""
-    most = max((value for _, value in divided), default=1.0)
-    return all(value == min(most, gpus) for gpus, value in divided)
+def _place(item: tuple[Key, Known]) -> tuple[int, float]:
+    return STATUSES.index(item[1].status), item[1].seconds or 0.0
 
 
 def _known(row: _Line) -> Known:
@@ -244,27 +258,3 @@ def _known(row: _Line) -> Known:
     if status == "simulated" and seconds is None:
         raise InputError(f"{row.where}: is simulated, but has no {' or '.join(TIMES)}")
     return Known(status, seconds, row.flag("recommended"))
-
-
-def _of_store(path: Path) -> Iterator[Recorded]:
-    """The questions of a store, their points by time."""
-    seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
-    with StoreFile(path, reads=True) as store:
-        store.check()
-        for question, code, options, inputs in store.questions():
-            asked = {name: cell(value) for name, value in options.items() if value not in (None, "")}
-            record = Recorded(asked, {**inputs, CODE: code})
-            memory_bytes = float(asked.pop("memory_bytes", "inf"))
-            for point, answer in store.answers(question):
-                values = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
-                texts = sorted((name, cell(value)) for name, value in values.items() if value is not None)
-                key = Key(point["strategy"], point["num_gpus"], tuple(texts))
-                known = Known("infeasible")
-                if isinstance(answer, Bounds) and answer.least_memory_bytes <= memory_bytes:
-                    known = Known("bounded")
-                elif isinstance(answer, Measures):
-                    status = "simulated" if answer.peak_memory_bytes <= memory_bytes else "infeasible"
-                    known = Known(status, answer.duration_s, seamless.get(key.strategy, True))
-                record.points[key] = known
-            record.sort()
-            yield record

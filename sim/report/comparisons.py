@@ -132,8 +132,6 @@ def _blocks(one: Comparison) -> Iterator[Block]:
     turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
     moved = f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
     yield f"  {moved}; others: {turned}" if turned else f"  {moved}"
-    if one.unlisted:
-        yield f"  points: {one.unlisted} of the store have no row, such as those with the result of another"
     if largest := one.moved[:SHOWN]:
         columns = [
             Column("point", [str(of.key) for of in largest], words=True),

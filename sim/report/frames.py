@@ -85,6 +85,7 @@ def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
         "parameters": point.parameters,
         "batch_size": workload.batch_size,
         **scenario.asked,
+        "options": scenario.options,
     }
 
 
