@@ -60,10 +60,10 @@ def test_a_partition_keeps_all_skips_local_when_its_cuts_come_in_such_pairs_and_
 def test_what_is_kept_can_be_local_all_at_once(case, data):
     num_layers, skips = case
     num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
-    kept = collocated_skips(skips, num_layers, num_stages)
+    kept = collocated_skips(skips, num_layers, num_stages, (1.0,) * len(skips))
     assert any(
         all(is_local(boundaries, skip) for skip in kept)
         for boundaries in every_partition(num_layers, num_stages)
     )
-    pairs = collocating_cut_pairs(tuple(skips), num_layers, num_stages)
+    pairs = collocating_cut_pairs(tuple(skips), num_layers, num_stages, (1.0,) * len(skips))
     assert all(np.array_equal(*both) for both in zip(pairs, cut_pairs(kept, num_layers), strict=True))

@@ -81,30 +81,18 @@ def is_local(boundaries, skip):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_heaviest_skips_stay_local_then_the_longest_stage_and_the_squares_are_the_least(family):
     for layers, cuts, skips, num_stages, sizes in small_chains(family, 150):
-        partition = symmetric_partition(layers, cuts, skips, num_stages, sizes)
+        found = symmetric_partition(layers, cuts, skips, num_stages, sizes)
         every = every_partition(len(layers), num_stages)
         kept = collocated_skips(skips, len(layers), num_stages, sizes)
 
         def local_bytes(boundaries, skips=skips, sizes=sizes):
             return sum(size for skip, size in zip(skips, sizes, strict=True) if is_local(boundaries, skip))
 
-        assert local_bytes(partition.boundaries) == max(map(local_bytes, every))
-        assert partition.local_skips == tuple(skip for skip in skips if is_local(partition.boundaries, skip))
-        assert {*partition.sent_skips} == {*skips} - {*partition.local_skips}
+        assert local_bytes(found) == max(map(local_bytes, every))
         candidates = [of for of in every if all(is_local(of, skip) for skip in kept)]
-        assert partition.boundaries in candidates
+        assert found in candidates
         ranks = [
             (max(times), sum(x * x for x in times))
             for times in (stage_times(layers, cuts, of) for of in candidates)
         ]
-        assert ranks[candidates.index(partition.boundaries)] == min(ranks)
-        assert partition.longest_stage_s == min(ranks)[0]
-
-
-def test_an_impossible_number_of_stages_is_refused():
-    for num_stages, message in (
-        (3, r"^num_stages\(3\) must be even and at least 2: two stages share a device$"),
-        (8, r"^num_stages\(8\) exceeds the 6 layers of the chain$"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            symmetric_partition(np.ones(6), np.ones(5), dense(6), num_stages)
+        assert ranks[candidates.index(found)] == min(ranks)

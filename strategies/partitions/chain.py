@@ -12,7 +12,6 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -49,55 +48,24 @@ class ChainCosts:
     sync_latency_s: float
     legal_cuts: BoolArray | None = None
 
-    def __post_init__(self) -> None:
-        layers, cuts = (self.num_layers,), (self.num_layers - 1,)
-        assert self.num_layers > 0, "a chain has at least one layer"
-        assert self.forward_s.shape == self.backward_s.shape == self.sync_s.shape == layers
-        assert self.cut_forward_s.shape == self.cut_backward_s.shape == cuts
-        assert self.legal_cuts is None or self.legal_cuts.shape == cuts
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers L."""
-        return len(self.forward_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A chain cut into S stages, and the maxima over its stages.
-
-    Attributes:
-        boundaries: S + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but
-            without, boundaries[s + 1].
-        longest_stage_s: W, the largest of the stages' T0 (Eq. 3).
-        longest_stage_self_conditioned_s: W_sc, the same with the extra forward pass (Eq. 17).
-        largest_gap_s: Y, the largest excess of gradient reduction over the backward that hides it (Eq. 6);
-            may be negative.
-    """
-
-    boundaries: tuple[int, ...]
-    longest_stage_s: float
-    longest_stage_self_conditioned_s: float
-    largest_gap_s: float
-
 
 def optimal_partition(
-    costs: ChainCosts,
-    num_stages: int,
-    num_micro_batches: int,
-    self_conditioning: float = 0.0,
-    feedback_s: float = 0.0,
-) -> Partition:
-    """Return the partition with the least expected upper bound on the pipeline's time.
+    costs: ChainCosts, num_stages: int, num_micro_batches: int, self_conditioning: float = 0.0
+) -> tuple[int, ...]:
+    """Return the boundaries of the partition with the least expected upper bound on the pipeline's time.
 
-    The search stops once no further point can win.
+    The search stops once no further point can win. The time T_F to send the chain's output back to stage 0 is the same
+    for all.
 
     Args:
         costs: Costs of the chain at one local micro-batch.
         num_stages: Stages S, at least 1.
         num_micro_batches: Micro-batches M, at least 1.
         self_conditioning: Probability p of the extra forward pass, 0 to 1.
-        feedback_s: Time T_F to send the chain's output back to stage 0.
+
+    Returns:
+        S + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but without,
+        boundaries[s + 1].
 
     Raises:
         ValueError: If the chain cannot be cut into so many stages.
@@ -105,10 +73,8 @@ def optimal_partition(
     Source: DiffusionPipe, Eq. 2 and 18 and the expectation of section 4.3.
     """
     search = StageSearch.over(costs, num_stages, self_conditioning)
-    if num_micro_batches < 1:
-        raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
     rounds = num_micro_batches + 2 * num_stages - 2  # on the critical path
-    return search.partition(search.best(rounds, self_conditioning * feedback_s))
+    return search.boundaries(search.best(rounds))
 
 
 def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
@@ -116,14 +82,9 @@ def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
 
     Args:
         blocks: Block of each layer, non-decreasing, (L,).
-        num_stages: Stages P; cut i lies at Python's round(i * n / P) of the n blocks.
-
-    Raises:
-        ValueError: If there are fewer blocks than stages.
+        num_stages: Stages P, at most as many as blocks; cut i lies at Python's round(i * n / P) of the n blocks.
     """
-    assert all(before <= after for before, after in pairwise(blocks)), "blocks in order"
     starts = [layer for layer, block in enumerate(blocks) if layer == 0 or block != blocks[layer - 1]]
-    _check_stages(num_stages, len(starts), "blocks")
     edges = [*starts, len(blocks)]
     return tuple(edges[round(i * len(starts) / num_stages)] for i in range(num_stages + 1))
 
@@ -183,27 +144,19 @@ class StageSearch:
     Attributes:
         num_stages: Stages S.
         edges: Layer indices at which a stage may begin or end, (E + 1,): 0, the legal cuts, L.
-        stage_s: T0 of the stage from edge i to edge j at [i, j], infinite where i >= j, (E + 1, E + 1).
-        self_conditioned_s: T0_SC likewise.
-        gap_s: T_S - T_C likewise.
         weights: Share of each stage time that counts in the expected pace.
-        criteria: What is minimised, in this order: the stage times that count, then the gap.
+        criteria: What is minimised, in this order, for the stage from edge i to edge j at [i, j], infinite where
+            i >= j, (E + 1, E + 1): T0 and T0_SC where they count, then the gap T_S - T_C, which may be negative.
     """
 
     num_stages: int
     edges: IntArray
-    stage_s: FloatArray
-    self_conditioned_s: FloatArray
-    gap_s: FloatArray
     weights: tuple[float, ...]
     criteria: tuple[FloatArray, ...]
 
     @classmethod
     def over(cls, costs: ChainCosts, num_stages: int, self_conditioning: float) -> "StageSearch":
         """Tabulate Eq. 3, 6 and 17 for every stage between two legal cuts."""
-        _check_stages(num_stages, costs.num_layers, "layers")
-        if not 0 <= self_conditioning <= 1:
-            raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
         edges = _legal_edges(costs, num_stages)
         both_s, cut_s = costs.forward_s + costs.backward_s, costs.cut_forward_s + costs.cut_backward_s
         seconds = (both_s, cut_s), (both_s + costs.forward_s, cut_s + costs.cut_forward_s)
@@ -214,25 +167,23 @@ class StageSearch:
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
         shares = (1 - self_conditioning, stage), (self_conditioning, conditioned)
         weights, tables = zip(*(of for of in shares if of[0] > 0), strict=True)
-        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap))
+        return cls(num_stages, edges, weights, (*tables, gap))
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
         return sum_in_order(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
 
-    def best(self, rounds: int, constant_s: float, allowed: BoolArray | None = None) -> CostVector:
-        """The point over the allowed stages with the least rounds x pace + gap + constant.
+    def best(self, rounds: int, allowed: BoolArray | None = None) -> CostVector:
+        """The point over the allowed stages with the least rounds x pace + gap.
 
         Among equals the smallest pace wins, then the smallest point.
         """
         least_gap = self.least_maximum(self.criteria[-1], allowed)
         best: tuple[float, float, CostVector] | None = None
         for level in self.levels(self.criteria, allowed):
-            ranked = [(rounds * self.pace(p) + p[-1] + constant_s, self.pace(p), p) for p in level]
+            ranked = [(rounds * self.pace(p) + p[-1], self.pace(p), p) for p in level]
             best = min(ranked) if best is None else min(best, *ranked)
-            if (
-                rounds * min(map(self.pace, level)) + least_gap + constant_s > best[0]
-            ):  # later levels are no quicker
+            if rounds * min(map(self.pace, level)) + least_gap > best[0]:  # later levels are no quicker
                 break
         assert best is not None, "a chain with enough legal cuts has a partition"
         return best[2]
@@ -269,7 +220,7 @@ class StageSearch:
         table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
         return least_maximum(table, self.num_stages)
 
-    def partition(self, point: CostVector) -> Partition:
+    def boundaries(self, point: CostVector) -> tuple[int, ...]:
         """The lexicographically smallest partition whose maxima do not exceed a point's."""
         allowed = self.within(point)
         ends = [np.arange(self._width) == self._width - 1]
@@ -280,13 +231,11 @@ class StageSearch:
             ahead = self._step(allowed, stage)[edge - stage] & reachable
             edge = stage + 1 + int(ahead.argmax())
             path.append(edge)
-        begin, end = path[:-1], path[1:]
-        maxima = (float(t[begin, end].max()) for t in (self.stage_s, self.self_conditioned_s, self.gap_s))
-        return Partition(tuple(self.edges[path].tolist()), *maxima)
+        return tuple(self.edges[path].tolist())
 
     def within(self, point: CostVector) -> BoolArray:
         """The stages that exceed a point in no criterion."""
-        return _within(self.criteria, point, np.isfinite(self.gap_s))
+        return _within(self.criteria, point, np.isfinite(self.criteria[-1]))
 
     @property
     def _width(self) -> int:
@@ -297,22 +246,15 @@ class StageSearch:
         return table[stage : stage + self._width, stage + 1 : stage + 1 + self._width]
 
 
-def _check_stages(num_stages: int, available: int, pieces: str) -> None:
-    if num_stages < 1:
-        raise ValueError(f"num_stages({num_stages}) must be at least 1")
-    if num_stages > available:
-        raise ValueError(f"num_stages({num_stages}) exceeds the {available} {pieces} of the chain")
-
-
 def _legal_edges(costs: ChainCosts, num_stages: int) -> IntArray:
     """0, the layers before which a cut is legal, and L."""
-    num_cuts = costs.num_layers - 1
+    num_cuts = len(costs.cut_forward_s)
     legal = np.ones(num_cuts, dtype=np.bool_) if costs.legal_cuts is None else costs.legal_cuts
     if num_stages - 1 > legal.sum():
         raise ValueError(
             f"num_stages({num_stages}) needs {num_stages - 1} cuts, but {legal.sum()} of {num_cuts} are legal"
         )
-    return np.concatenate(([0], np.flatnonzero(legal) + 1, [costs.num_layers]))
+    return np.concatenate(([0], np.flatnonzero(legal) + 1, [num_cuts + 1]))
 
 
 def _within(criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArray) -> BoolArray:

@@ -13,7 +13,7 @@ defined there; 2M, the micro-batches of both backbones, makes the objective an u
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from strategies.partitions.chain import ChainCosts, CostVector, Partition, StageSearch
+from strategies.partitions.chain import ChainCosts, CostVector, StageSearch
 
 
 def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
@@ -21,19 +21,17 @@ def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
 
     Args:
         num_stages: Stages S of each backbone.
-        num_micro_batches: Micro-batches M of each backbone, at least 1.
+        num_micro_batches: Micro-batches M of each backbone.
 
     Source: DiffusionPipe, Eq. 12.
     """
-    if num_micro_batches < 1:
-        raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
     return 2 * num_micro_batches + 2 * num_stages - 2
 
 
 def optimal_pair(
     down: ChainCosts, up: ChainCosts, num_stages: int, rounds: int, self_conditioning: float = 0.0
-) -> tuple[Partition, Partition]:
-    """Return the pair with the least bound; among equals that of the smallest pace, then of the smallest maxima.
+) -> list[tuple[int, ...]]:
+    """Return the cuts with the least bound; among equals those of the smallest pace, then of the smallest maxima.
 
     Args:
         down: Costs of the backbone that runs from position 0 to P - 1, at one local micro-batch; the cut times already
@@ -50,8 +48,7 @@ def optimal_pair(
     """
     searches = [StageSearch.over(chain, num_stages, self_conditioning) for chain in (down, up)]
     joint = _best_joint(searches, rounds)
-    bests = [search.partition(search.best(rounds, 0.0, search.within(joint))) for search in searches]
-    return bests[0], bests[1]
+    return [search.boundaries(search.best(rounds, search.within(joint))) for search in searches]
 
 
 def _best_joint(searches: Sequence[StageSearch], rounds: int) -> CostVector:

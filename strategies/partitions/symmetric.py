@@ -22,12 +22,10 @@ from operator import xor
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from profiles.costs.layers import FloatArray
-from strategies.partitions.chain import stage_table
+from strategies.partitions.chain import IntArray, stage_table
 
-IntArray: TypeAlias = npt.NDArray[np.intp]
 SkipEnds: TypeAlias = tuple[int, int]
 CutPairs: TypeAlias = tuple[IntArray, IntArray]
 
@@ -55,7 +53,7 @@ def collocated_skips(
     skips: Sequence[SkipEnds],
     num_layers: int,
     num_stages: int,
-    skip_bytes: Sequence[float] | None = None,
+    skip_bytes: Sequence[float],
 ) -> tuple[SkipEnds, ...]:
     """The heaviest skips that can all be local at once, in their order.
 
@@ -66,27 +64,20 @@ def collocated_skips(
         skips: Source and target layer of each.
         num_layers: Layers L of the chain.
         num_stages: Stages 2D, even and at most L.
-        skip_bytes: What each skip carries; by default all weigh the same.
+        skip_bytes: What each skip carries.
     """
     if _depth(cut_pairs(skips, num_layers)) >= num_stages // 2 - 1:
         return tuple(skips)
-    weights = [1.0] * len(skips) if skip_bytes is None else skip_bytes
-    pairs = _least_broken(_cumulated(skips, weights, num_layers), num_stages // 2 - 1)
+    pairs = _least_broken(_cumulated(skips, skip_bytes, num_layers), num_stages // 2 - 1)
     begins, ends = zip(*pairs, strict=True)
     return split_skips(skips, (*begins, begins[-1] + 1, *ends[::-1]))[0]
 
 
 @lru_cache(maxsize=64)  # times of layers, which depend on the micro-batch, change nothing of it
 def collocating_cut_pairs(
-    skips: tuple[SkipEnds, ...],
-    num_layers: int,
-    num_stages: int,
-    skip_bytes: tuple[float, ...] | None = None,
+    skips: tuple[SkipEnds, ...], num_layers: int, num_stages: int, skip_bytes: tuple[float, ...]
 ) -> CutPairs:
     """The `cut_pairs` of the `collocated_skips`."""
-    pairs = cut_pairs(skips, num_layers)
-    if _depth(pairs) >= num_stages // 2 - 1:
-        return pairs
     return cut_pairs(collocated_skips(skips, num_layers, num_stages, skip_bytes), num_layers)
 
 
@@ -172,32 +163,14 @@ MAX_LAYERS: Final = 512
 """Layers of a chain with more cut pairs than can be listed; half a minute for twice as many."""
 
 
-@dataclass(frozen=True, slots=True)
-class SymmetricPartition:
-    """A chain cut into 2D stages, stages q and 2D - 1 - q on one device.
-
-    Attributes:
-        boundaries: 2D + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but
-            without, boundaries[s + 1].
-        longest_stage_s: The longest stage, its message included (Eq. 2 and 3).
-        local_skips: Skips whose ends share a device, in their order.
-        sent_skips: The others.
-    """
-
-    boundaries: tuple[int, ...]
-    longest_stage_s: float
-    local_skips: tuple[SkipEnds, ...]
-    sent_skips: tuple[SkipEnds, ...]
-
-
 def symmetric_partition(
-    layer_s: npt.ArrayLike,
-    cut_s: npt.ArrayLike,
+    layer_s: FloatArray,
+    cut_s: FloatArray,
     skips: Sequence[SkipEnds],
     num_stages: int,
-    skip_bytes: Sequence[float] | None = None,
-) -> SymmetricPartition:
-    """The symmetric partition with the shortest longest stage that keeps the skips local.
+    skip_bytes: Sequence[float],
+) -> tuple[int, ...]:
+    """The boundaries of the symmetric partition with the shortest longest stage that keeps the skips local.
 
     A stage takes its layers and the message over its outer cut: an encoder stage the one it sends, a decoder
     stage the one it receives. The middle cut is on one device and costs nothing.
@@ -211,22 +184,22 @@ def symmetric_partition(
         cut_s: Time of one message over the cut after each layer but the last, with the weight lambda, latency
             and bandwidth in it, (L - 1,).
         skips: Source and target layer of each skip.
-        num_stages: Stages 2D, even.
-        skip_bytes: What each skip carries; by default all weigh the same.
+        num_stages: Stages 2D, even and at most L.
+        skip_bytes: What each skip carries.
+
+    Returns:
+        2D + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but without,
+        boundaries[s + 1].
 
     Raises:
-        ValueError: If the number of stages is odd, or exceeds that of the layers, or there are too many of these.
+        ValueError: If there are too many layers.
 
     Source: PULSE, Eq. 1 - 5.
     """
-    layers, cuts = np.asarray(layer_s, dtype=np.float64), np.asarray(cut_s, dtype=np.float64)
-    _check(layers, cuts, skips, num_stages)
-    weights, num_rings = None if skip_bytes is None else tuple(skip_bytes), num_stages // 2
-    pairs = collocating_cut_pairs(tuple(skips), len(layers), num_stages, weights)
-    search = _Search.over(layers, cuts, *pairs)
-    longest_s = _least_longest(search, num_rings, float(layers.sum()))
-    boundaries = search.most_even(longest_s).boundaries(num_rings)
-    return SymmetricPartition(boundaries, longest_s, *split_skips(skips, boundaries))
+    pairs = collocating_cut_pairs(tuple(skips), len(layer_s), num_stages, tuple(skip_bytes))
+    search, num_rings = _Search.over(layer_s, cut_s, *pairs), num_stages // 2
+    longest_s = _least_longest(search, num_rings, float(layer_s.sum()))
+    return search.most_even(longest_s).boundaries(num_rings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,8 +211,7 @@ class _Search:
     Attributes:
         begins: First layer inside each cut pair, (V,); the first is 0.
         ends: First layer behind the inside, (V,); the first is L.
-        begin_rows: Row of each cut pair in `encoder` and `first`, (V,).
-        end_rows: Row of each cut pair in `decoder` and `second`, (V,).
+        end_rows: Row of each cut pair in `decoder` and `second`, (V,); in `encoder` and `first` it is its begin.
         encoder: The encoder stage between an outer and an inner begin, at [outer row, inner row].
         decoder: The decoder stage between an inner and an outer end, likewise.
         first: The stage from a begin to the middle cut, (rows, L + 1).
@@ -249,7 +221,6 @@ class _Search:
 
     begins: IntArray
     ends: IntArray
-    begin_rows: IntArray
     end_rows: IntArray
     encoder: FloatArray
     decoder: FloatArray
@@ -268,7 +239,7 @@ class _Search:
             )
         first, second = stage_s, stage_s.T[::-1]
         encoder, decoder = first + cut, second[:, ::-1] + cut[::-1]
-        return cls(begins, ends, begins, len(layer_s) - ends, encoder, decoder, first, second, np.maximum)
+        return cls(begins, ends, len(layer_s) - ends, encoder, decoder, first, second, np.maximum)
 
     def up_to(self, longest_s: float) -> "_Search":
         """The search without the stages that take longer."""
@@ -297,11 +268,11 @@ class _Search:
         around = self._around(num_rings)
         path = [int(self._totals(around).argmin())]
         for reached in around[-2::-1]:
-            begin, end = self.begin_rows[path[-1]], self.end_rows[path[-1]]
-            rings = self.combine(self.encoder[self.begin_rows, begin], self.decoder[self.end_rows, end])
+            begin, end = self.begins[path[-1]], self.end_rows[path[-1]]
+            rings = self.combine(self.encoder[self.begins, begin], self.decoder[self.end_rows, end])
             path.append(int(self.combine(reached, rings).argmin()))
         inmost = path[0]
-        halves = self.first[self.begin_rows[inmost]], self.second[self.end_rows[inmost]]
+        halves = self.first[self.begins[inmost]], self.second[self.end_rows[inmost]]
         middle = int(self.combine(*halves).argmin())
         return *self.begins[path[::-1]].tolist(), middle, *self.ends[path].tolist()
 
@@ -320,15 +291,15 @@ class _Search:
     def _further_in(self, reached: FloatArray) -> FloatArray:
         """The least cost around each cut pair from that around all the next outer ones."""
         grid = np.full_like(self.encoder, np.inf)
-        grid[self.begin_rows, self.end_rows] = reached
+        grid[self.begins, self.end_rows] = reached
         grid = _extended(grid, self.encoder, self.combine)
-        return _extended(grid.T, self.decoder, self.combine).T[self.begin_rows, self.end_rows]
+        return _extended(grid.T, self.decoder, self.combine).T[self.begins, self.end_rows]
 
     def _inside(self) -> FloatArray:
         """The least cost of the two stages inside each cut pair, (V,)."""
         # backwards, from the middle cut to the begins before it
         grid = _extended(self.second.T[::-1], self.first[::-1, ::-1].T, self.combine)
-        return grid[::-1][self.begin_rows, self.end_rows]
+        return grid[::-1][self.begins, self.end_rows]
 
 
 def _least_longest(search: _Search, num_rings: int, work_s: float) -> float:
@@ -363,13 +334,3 @@ def _finite(table: FloatArray) -> list[slice | None]:
     firsts, lasts = finite.argmax(axis=1).tolist(), finite[:, ::-1].argmax(axis=1).tolist()
     spans = zip(firsts, lasts, np.logical_or.reduce(finite, axis=1), strict=True)
     return [slice(first, finite.shape[1] - last) if some else None for first, last, some in spans]
-
-
-def _check(layer_s: FloatArray, cut_s: FloatArray, skips: Sequence[SkipEnds], num_stages: int) -> None:
-    assert cut_s.shape == (len(layer_s) - 1,), "one message for each cut"
-    assert all(np.isfinite(times).all() and (times >= 0).all() for times in (layer_s, cut_s))
-    assert all(0 <= source < target < len(layer_s) for source, target in skips), "skips lead onwards"
-    if num_stages < 2 or num_stages % 2:
-        raise ValueError(f"num_stages({num_stages}) must be even and at least 2: two stages share a device")
-    if num_stages > len(layer_s):
-        raise ValueError(f"num_stages({num_stages}) exceeds the {len(layer_s)} layers of the chain")

@@ -7,7 +7,7 @@ import numpy as np
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies.parameters import PARTITIONS, check_option
-from strategies.partitions.chain import BoolArray, ChainCosts, Partition, block_partition, optimal_partition
+from strategies.partitions.chain import BoolArray, ChainCosts, block_partition, optimal_partition
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
 from strategies.scenario import Scenario
@@ -101,18 +101,17 @@ def _optimal_boundaries(
     """Return the boundaries of the optimal partition of a backbone."""
     scenario, shape = layout.scenario, layout.shape
     probability = layout.extra_forward_probability
-    fed_back_s = layout.feedback_s(component, shape.degree - 1, 0)
 
-    def solve() -> Partition:
+    def solve() -> tuple[int, ...]:
         costs = chain_costs(layout, component, local_skips=local_skips)
-        return optimal_partition(costs, num_stages, shape.micro_batches, probability, fed_back_s)
+        return optimal_partition(costs, num_stages, shape.micro_batches, probability)
 
     # group sizes on links alike have one answer
-    links = (layout.slowest_hop, layout.reduction(), fed_back_s)
+    links = (layout.slowest_hop, layout.reduction())
     size = (shape.degree, shape.micro_batches)
     key = ("partition", component, num_stages, size, local_skips, probability, links)
     try:
-        return scenario.remember(key, solve).boundaries
+        return scenario.remember(key, solve)
     except ValueError as error:
         raise InfeasibleError(str(error), "no legal cuts") from None
 

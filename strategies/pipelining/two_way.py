@@ -17,7 +17,7 @@ from profiles.errors import InfeasibleError
 from strategies.orders.chimera import check_halves, chimera_order
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Chain, Problem, evaluate
-from strategies.partitions.chain import Partition, optimal_partition
+from strategies.partitions.chain import optimal_partition
 from strategies.partitions.pair import optimal_pair, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out
 from strategies.pipelining.layout import Layout
@@ -102,11 +102,8 @@ def _optimal_boundaries(
 
     def solve() -> list[tuple[int, ...]]:
         if len(costs) == 2:
-            rounds = pair_rounds(degree, count)
-            partitions: Sequence[Partition] = optimal_pair(costs[0], costs[1], degree, rounds, probability)
-        else:
-            partitions = [optimal_partition(of, degree, 2 * count, probability) for of in costs]
-        return [partition.boundaries for partition in partitions]
+            return optimal_pair(costs[0], costs[1], degree, pair_rounds(degree, count), probability)
+        return [optimal_partition(of, degree, 2 * count, probability) for of in costs]
 
     # group sizes on links alike have one answer
     links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from profiles.architectures.components import Component
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
@@ -16,7 +17,7 @@ from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
-from strategies.partitions.symmetric import SymmetricPartition, symmetric_partition
+from strategies.partitions.symmetric import split_skips, symmetric_partition
 from strategies.pipelining.cutting import cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
@@ -97,23 +98,18 @@ class Pulse(Strategy):
             if self.partition == "blocks":
                 return (cut_chain(layout, backbone, positions, "blocks"),)
             refuse_too_many(layout, len(positions), len(scenario.model.components[backbone].layers), "layers")
-            return (Cut(backbone, self._skip_aware(layout).boundaries, positions),)
+            return (Cut(backbone, self._skip_aware(layout), positions),)
 
         key = (type(self), self.partition, self.waves, self.p2p)
         return lay_out(scenario, self._shape, key, self.skip_route, cut, distant_skips=True)
 
-    def skip_aware(self, scenario: Scenario) -> SymmetricPartition:
-        """The skip-aware partition: where it cuts, which skips it keeps local and which it sends."""
-        return self._skip_aware(Layout(scenario, self._shape))
-
-    def _skip_aware(self, layout: Layout) -> SymmetricPartition:
+    def _skip_aware(self, layout: Layout) -> tuple[int, ...]:
         scenario, num_stages = layout.scenario, 2 * self.waves * self.pipeline_degree
         component, waiting = scenario.model.components[scenario.backbone_index], self.p2p == "blocking"
 
-        def solve() -> SymmetricPartition:
+        def solve() -> tuple[int, ...]:
             forward_s, backward_s = layout.layer_times(scenario.backbone_index)
-            cut_s = _message_s(layout) if waiting else np.zeros(len(forward_s) - 1)
-            skips = [(skip.source, skip.target) for skip in component.skips]
+            cut_s, skips = _message_s(layout) if waiting else np.zeros(len(forward_s) - 1), _skips(component)
             sizes = [component.layers[source].output_bytes for source, _ in skips]
             return symmetric_partition(forward_s + backward_s, cut_s, skips, num_stages, sizes)
 
@@ -127,7 +123,8 @@ class Pulse(Strategy):
         """Remarks on this point: skips that are sent after all."""
         if self.partition != "symmetric" or self.skip_route != "local":
             return []
-        sent = self.skip_aware(scenario).sent_skips
+        (cut,) = self.layout(scenario).cuts
+        _, sent = split_skips(_skips(scenario.model.components[cut.component]), cut.boundaries)
         if not sent:
             return []
         names = ", ".join(f"{source}->{target}" for source, target in sent)
@@ -162,6 +159,11 @@ class Pulse(Strategy):
         if there is None or least_memory_bytes(layout, [most] * stages) <= there:
             return least
         return max(least, least_memory_bytes(layout, most_in_flight(self.ordering(scenario).rows)))
+
+
+def _skips(component: Component) -> list[tuple[int, int]]:
+    """The source and the target of each skip."""
+    return [(skip.source, skip.target) for skip in component.skips]
 
 
 def _message_s(layout: Layout) -> FloatArray:
