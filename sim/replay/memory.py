@@ -6,64 +6,68 @@ the collective's start, as it arrives piece by piece. Resident buffers stay. Whe
 which another is born, both count; only the results of a collective can take memory freed at its start.
 """
 
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, product
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from profiles.checks import sum_in_order
 from strategies.plans.traces import Trace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Key = tuple[int, int]
-"""A tensor, and a device on which it lies."""
+Moments = tuple[ArrayLike, ArrayLike, ArrayLike]
+"""Tensors, the device on which each lies, and a time in seconds."""
 
 
-def _births(trace: Trace) -> tuple[dict[Key, float], set[Key]]:
-    """Return the birth of each tensor on each device, in seconds, and the keys that collectives write."""
-    plan, wiring, ends = trace.plan, trace.wiring, trace.ends
-    born = {(tensor, device): ends[device][op] for tensor, (device, op) in wiring.writers.items()}
-    for device, (ops, early) in enumerate(zip(plan.ops, wiring.early, strict=True)):
-        if early:
-            tensors = (tensor for index in sorted(early) for _, tensor in ops[index].early)
-            born |= {(tensor, device): at for tensor, at in zip(tensors, trace.early[device], strict=True)}
-    born |= dict.fromkeys(plan.given, 0.0)
-    for key, slot in wiring.slots.items():
-        if wiring.sources[slot] is not None:
-            born[key] = trace.arrived[slot]
-    collected: dict[Key, float] = {}
-    for collective, (start, _) in zip(plan.collectives, trace.collectives, strict=True):
-        for device in collective.devices:
-            collected |= zip(zip(collective.writes, repeat(device)), repeat(start))
-    return born | collected, set(collected)
+def _births(trace: Trace) -> Iterator[Moments]:
+    """Yield when tensors are born, but for those that collectives write."""
+    for device, (ops, ends, early) in enumerate(zip(trace.plan.ops, trace.ends, trace.early, strict=True)):
+        yield _of_ops([op.writes for op in ops], device, ends)
+        yield [tensor for op in ops for _, tensor in op.early], device, early
+    yield *_columns(trace.plan.given), 0.0
+    tensors, _, targets, arrived = _messages(trace)
+    yield tensors, targets, arrived
 
 
-def _deaths(trace: Trace, born: dict[Key, float]) -> dict[Key, float]:
-    """Return the last use of each tensor on each device, in seconds."""
-    plan, wiring, dead = (
-        trace.plan,
-        trace.wiring,
-        dict(born),
-    )  # an op of no duration may end before its input arrived
+def _uses(trace: Trace) -> Iterator[Moments]:
+    """Yield until when tensors are in use."""
+    plan, ends = trace.plan, [end for _, end in trace.collectives]
+    for device, ops in enumerate(plan.ops):
+        yield _of_ops([op.reads for op in ops], device, trace.ends[device])
+    tensors, sources, _, arrived = _messages(trace)
+    yield tensors, sources, arrived
+    yield _of_collectives(trace, [(*of.reads, *of.writes) for of in plan.collectives], ends)
+    yield *_columns(plan.kept), trace.end_s
 
-    def need(keys: Iterable[Key], until: float) -> None:
-        for key in keys:
-            if key in dead and until > dead[key]:
-                dead[key] = until
 
-    for device, (ops, ends) in enumerate(zip(plan.ops, trace.ends, strict=True)):
-        for op, end in zip(ops, ends, strict=True):
-            need([(tensor, device) for tensor in op.reads], end)
-    for (tensor, _), slot in wiring.slots.items():
-        if wiring.sources[slot] is not None and tensor in wiring.writers:
-            need([(tensor, wiring.writers[tensor][0])], trace.arrived[slot])
-    for collective, (_, end) in zip(plan.collectives, trace.collectives, strict=True):
-        for device in collective.devices:
-            need([(tensor, device) for tensor in (*collective.reads, *collective.writes)], end)
-    need(plan.kept, trace.end_s)
-    return dead
+def _of_ops(tensors: Sequence[Sequence[int]], device: int, ends: Sequence[float]) -> Moments:
+    return [*chain.from_iterable(tensors)], device, np.repeat(ends, [*map(len, tensors)])
+
+
+def _of_collectives(trace: Trace, tensors: Sequence[Sequence[int]], times: Sequence[float]) -> Moments:
+    pairs = [[*product(of, to.devices)] for of, to in zip(tensors, trace.plan.collectives, strict=True)]
+    return *_columns(chain.from_iterable(pairs)), np.repeat(times, [*map(len, pairs)])
+
+
+def _messages(trace: Trace) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
+    """Return of each message its tensor, the devices that send and receive it, and when it has arrived."""
+    sources = np.array([-1 if source is None else source for source in trace.wiring.sources], np.int64)
+    tensors, targets = _columns(trace.wiring.slots)
+    sent = sources >= 0
+    return tensors[sent], sources[sent], targets[sent], np.array(trace.arrived)[sent]
+
+
+def _columns(pairs: Iterable[tuple[int, int]]) -> IntArray:
+    return np.array([*pairs], np.int64).reshape(-1, 2).T
+
+
+def _joined(moments: Iterable[Moments], num_devices: int) -> tuple[IntArray, FloatArray]:
+    """Return places, tensor x devices + device, and times."""
+    rows = [np.broadcast_arrays(*of) for of in moments]
+    places = [tensors.astype(np.int64) * num_devices + devices for tensors, devices, _ in rows]
+    return np.concatenate(places).astype(np.int64), np.concatenate([times for _, _, times in rows])
 
 
 def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -82,22 +86,28 @@ def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArra
 
 def _events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
     """Return the events, and of each its tensor; tensors without bytes have none."""
-    births, collected = _births(trace)
-    deaths, sizes_bytes = _deaths(trace, births), trace.plan.sizes_bytes
-    keys = [key for key in births if sizes_bytes[key[0]] > 0]
-    born, dead = (np.array([of[key] for key in keys], np.float64) for of in (births, deaths))
-    tensors, places = (np.array([key[i] for key in keys], np.int64) for i in (0, 1))
-    sizes = np.array([sizes_bytes[tensor] for tensor, _ in keys], np.float64)
-    late = np.array([key in collected for key in keys], np.int8)
-    devices, moments, changes = (
-        np.tile(places, 2),
-        np.concatenate([born, dead]),
-        np.concatenate([sizes, -sizes]),
+    num_devices, collectives = trace.plan.num_devices, trace.plan.collectives
+    own, born = _joined(_births(trace), num_devices)
+    begun = _of_collectives(
+        trace, [of.writes for of in collectives], [start for start, _ in trace.collectives]
     )
+    written, started = _joined([begun], num_devices)
+    # of what is written twice the later birth counts
+    places, last = np.unique(np.concatenate([own, written])[::-1], return_index=True)
+    born, late = np.concatenate([born, started])[::-1][last], (last < len(written)).astype(np.int8)
+    used, until = _joined(_uses(trace), num_devices)
+    at = np.minimum(np.searchsorted(places, used), len(places) - 1)
+    there = places[at] == used
+    dead = born.copy()  # an op of no duration may end before its input arrived
+    np.maximum.at(dead, at[there], until[there])
+    tensors, devices = np.divmod(places, num_devices)
+    sizes = np.array(trace.plan.sizes_bytes, np.float64)[tensors]
     turns = np.concatenate([late * 2, 3 - (dead > born).astype(np.int8) * 2])
-    few = np.min_scalar_type(trace.plan.num_devices)  # small integers are sorted by digits
-    order = np.lexsort((turns, moments, devices.astype(few)))
-    return devices[order], moments[order], changes[order], np.tile(tensors, 2)[order]
+    moments, changes = np.concatenate([born, dead]), np.concatenate([sizes, -sizes])
+    few = np.min_scalar_type(num_devices)  # small integers are sorted by digits
+    order = np.lexsort((turns, moments, np.tile(devices, 2).astype(few)))
+    order = order[changes[order] != 0]
+    return np.tile(devices, 2)[order], moments[order], changes[order], np.tile(tensors, 2)[order]
 
 
 def resident_bytes(trace: Trace) -> FloatArray:

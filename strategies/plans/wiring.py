@@ -79,15 +79,24 @@ def wire(plan: Plan) -> Wiring:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
     wiring, initial = Wiring(plan, before=_previous(plan.collectives)), set(plan.given)
+    writers = wiring.writers
     for device, ops in enumerate(plan.ops):
         for index, op in enumerate(ops):
-            wiring.writers.update(dict.fromkeys((*op.writes, *(of for _, of in op.early)), (device, index)))
+            for tensor in op.writes:
+                writers[tensor] = device, index
+            for _, tensor in op.early:
+                writers[tensor] = device, index
     _wire_collectives(wiring)
     for device, ops in enumerate(plan.ops):
         wiring.waits.append([])
         for index, op in enumerate(ops):
-            slots = [_deliver(wiring, initial, device, index, tensor) for tensor in op.reads]
-            wiring.waits[-1].append(tuple([slot for slot in slots if slot is not None]))
+            slots = [
+                slot
+                for tensor in op.reads
+                if (writer := writers.get(tensor)) is None or writer[0] != device or writer[1] >= index
+                if (slot := _deliver(wiring, initial, device, index, tensor)) is not None
+            ]
+            wiring.waits[-1].append(tuple(slots))
     for tensor, device in plan.kept:
         _deliver(wiring, initial, device, len(plan.ops[device]), tensor)
     if plan.blocking:
