@@ -26,6 +26,13 @@ ALIKE = {
 }  # fmt: skip
 NODES = {
     "Ulysses over all": ("pixart", "p4de", 16, "ulysses", {}, {"guidance": "batch"}),
+    "Ulysses over some nodes": ("pixart", "h100-ib", 32, "usp", {"ulysses_degree": 16, "ring_degree": 2}, {}),
+    "rows over some nodes, columns over others": (
+        "hunyuanvideo", "p4de", 32, "attention2d", {"rows": 2, "columns": 2, "ulysses_degree": 8}, {},
+    ),
+    "rows over parts of some nodes": (
+        "hunyuanvideo", "p4de", 64, "attention2d", {"rows": 4, "columns": 4, "ulysses_degree": 4}, {},
+    ),
     "guidance groups": (
         "qwen-image", "h100-ib", 32, "hybrid", {"guidance_degree": 2, "ulysses_degree": 8, "ring_degree": 2}, {},
     ),
@@ -38,7 +45,6 @@ NODES = {
 """By what their nodes exchange; of each team one is replayed."""
 UNLIKE = {
     "cards of one switch": ("pixart", "l40-pcie-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {}),
-    "Ulysses over some nodes": ("pixart", "h100-ib", 32, "usp", {"ulysses_degree": 16, "ring_degree": 2}, {}),
     "a ring of nodes whose cards share switches": (
         "pixart", "l40-pcie-8", 16, "usp", {"ulysses_degree": 8, "ring_degree": 2}, {},
     ),

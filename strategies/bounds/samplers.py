@@ -114,14 +114,12 @@ class _FirstDevice(SamplingBuilder):
         """Start the collectives of the device's group."""
         results: Slots = ()
         for group, size_bytes in product([of for of in what.groups if self.device in of], what.sizes_bytes):
-            replicas = len(group) < what.members
-            one = Collective(
-                what.operation, group, size_bytes, group if replicas else None, (), (), what.calls
-            )
+            named = group if what.subgroup else None
+            one = Collective(what.operation, group, size_bytes, named, (), (), what.calls, what.subgroup)
             every = [self.network.collective(replace(one, devices=devices)) for devices in what.groups]
             route = self.network.collective(one)
             self.exchanges.append(_Exchange(what.groups, what.wait, route.fixed_s + route.wire_s, every))
-            if self._last and (len(group) > 1 or replicas):
+            if self._last and (len(group) > 1 or named):
                 self.host_s += self.calls.collective_s(what.dispatched_as or what.operation, what.calls)
             results = self._step(1, self._last, route.wire_s + route.fixed_s)
             self._waits += results if what.wait else ()
@@ -333,8 +331,10 @@ class _Rounds:
             return Pass(0.0, calls.message_s)
         device = pipeline.grid.team(0, stage).devices[0]
         gathers = [
-            pipeline.network.collective(Collective("all_gather", group, size, None, (), ()))
-            for group, size, _ in pipeline.gathers(patch)
+            pipeline.network.collective(
+                Collective("all_gather", group, size, group if of else None, (), (), subgroup=of)
+            )
+            for group, size, of in pipeline.gathers(patch)
             if device in group
         ]
         gathered_s = sum_in_order(route.fixed_s + route.wire_s for route in gathers)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from profiles.machines.hosts import NO_CALLS, Calls
 from profiles.mappings import FrozenMapping
 from strategies.plans.actions import Action, PatchAction
-from strategies.plans.placement import Placement
+from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
 
 
@@ -37,7 +37,7 @@ class GroupCollectives(NamedTuple):
         held_parts: calls whose results are held one at a time, each until it is used; 0: none is held.
         wait: whether the next op of each device waits for it.
         dispatched_as: the operation whose seconds of the host its calls take; by default its own.
-        members: devices of each group; where it names fewer, those that they stand for are the others.
+        subgroup: of the GPUs that they stand for, where others than they take part.
     """
 
     operation: str
@@ -47,7 +47,7 @@ class GroupCollectives(NamedTuple):
     held_parts: int = 0
     wait: bool = True
     dispatched_as: str = ""
-    members: int = 0
+    subgroup: Subgroup | None = None
 
 
 class SamplingBuilder:
@@ -140,15 +140,15 @@ class SamplingBuilder:
         held_bytes: float = 0.0,
         wait: bool = True,
         dispatched_as: str = "",
-        replicas: bool = False,
+        subgroup: Subgroup | None = None,
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
 
-        ``held_bytes`` of the result lie on each device until the op that waits for it has ended. With ``replicas`` all
+        ``held_bytes`` of the result lie on each device until the op that waits for it has ended. With a ``subgroup``
         GPUs that its devices stand for take part; else one device alone does nothing.
         """
         reads, ready = [], Tensor("ready", stage, number, 0.0)
-        alone = len(devices) == 1 and not replicas
+        alone = len(devices) == 1 and subgroup is None
         host_s = 0.0 if alone else self.calls.collective_s(dispatched_as or operation, calls)
         for device in devices:
             if self._ops[device]:
@@ -158,9 +158,9 @@ class SamplingBuilder:
                 reads.append(len(self._tensors))
                 self._tensors.append(ready)
         result = self.tensor(operation, stage, number, held_bytes)
-        group = tuple(devices) if replicas else None
+        group = tuple(devices) if subgroup else None
         self._collectives.append(
-            Collective(operation, tuple(devices), size_bytes, group, tuple(reads), (result,), calls)
+            Collective(operation, tuple(devices), size_bytes, group, tuple(reads), (result,), calls, subgroup)
         )
         if wait:
             for device in devices:
@@ -182,7 +182,7 @@ class SamplingBuilder:
                     held_bytes=size_bytes / what.held_parts if what.held_parts else 0.0,
                     wait=what.wait,
                     dispatched_as=what.dispatched_as,
-                    replicas=len(group) < what.members,
+                    subgroup=what.subgroup,
                 )
             results.append(result)
         return results

@@ -8,7 +8,7 @@ from typing import Final
 
 from profiles.errors import InfeasibleError, would_divide
 from profiles.machines.clusters import Cluster
-from strategies.plans.placement import Placement
+from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.workloads import HEADS
 from strategies.sampling_scenario import SamplingScenario
 
@@ -75,9 +75,15 @@ class Team(_Degrees):
         Those of a ``row`` or ``column`` hold the same heads.
         """
         stride, members = self._strides[kind]
-        span = stride * members
-        starts = [(block, i) for block in range(0, len(self.devices), span) for i in range(stride)]
+        span, count = stride * members, len(self.devices)
+        starts = [(block, i) for block in range(0, count, span) for i in range(min(stride, count))]
         return [self.devices[block + i : block + span : stride] for block, i in starts]
+
+    def subgroup(self, kind: str) -> Subgroup | None:
+        """The GPUs that the devices of each group of a kind stand for; None where they stand for themselves."""
+        stride, members = self._strides[kind]
+        count = len(self.devices)
+        return Subgroup(members, max(1, stride // count)) if stride * members > count else None
 
     def members(self, kind: str) -> int:
         """Devices of each group of a kind, named or not."""
@@ -99,17 +105,12 @@ class Team(_Degrees):
     def alike_nodes(self, each: int) -> int:
         """Nodes of so many devices that do the same at the same time; 1 where they do not.
 
-        Each group of the team lies in one node, or in all of them in the same places: one of the first kind has its
-        like in each node, and one of the other kind holds the ports of all nodes at once.
+        Each group of the team lies in one node, or in several of them in the same places: each node holds its like.
         """
-        if self.size % each:
-            return 1
-        nodes = self.size // each
-        for group in (group for kind in self._strides for group in self.groups(kind)):
-            places = {device % each for device in group}
-            if len({device // each for device in group}) > 1 and len(group) != nodes * len(places):
-                return 1
-        return nodes
+        ends = [end for stride, of in self._strides.values() if of > 1 for end in (stride, stride * of)]
+        return (
+            1 if any(end % each and each % end for end in (*ends, self.size)) else max(1, self.size // each)
+        )
 
 
 @dataclass(frozen=True)

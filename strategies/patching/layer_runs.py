@@ -168,11 +168,11 @@ class LayerRunner(NamedTuple):
         self, kind: str, operation: str, *sizes: float, calls: int, held: int = 0, wait: bool = True
     ) -> Sequence[int]:
         """Append an exchange in the groups of a kind, as in ``GroupCollectives``; the results of those groups."""
-        groups, members = tuple(self.team.groups(kind)), self.team.members(kind)
-        if members == 1:
+        groups, subgroup = tuple(self.team.groups(kind)), self.team.subgroup(kind)
+        if self.team.members(kind) == 1:
             return ()
         dispatched_as = EXCHANGE if operation == "all_gather" else ""
-        what = GroupCollectives(operation, groups, sizes, calls, held, wait, dispatched_as, members)
+        what = GroupCollectives(operation, groups, sizes, calls, held, wait, dispatched_as, subgroup)
         return self.builder.exchange(what, self.action)
 
     def _head_bytes(self, size_bytes: float) -> float:

@@ -59,6 +59,11 @@ class GridLayout(ABC):
                 f"`warmup_steps({self.warmup_steps})` exceeds `steps({steps})`", "warm-up longer than the run"
             )
 
+    @property
+    def folded(self) -> "GridLayout":
+        """The layout of devices that stand for all where others do the same; else the same."""
+        return self
+
     @abstractmethod
     def plan(self, steps: Sequence[int]) -> Plan:
         """The plan of some successive steps."""

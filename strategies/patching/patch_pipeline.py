@@ -23,6 +23,7 @@ from strategies.patching.grid import Grid, Team
 from strategies.patching.layer_runs import LayerRun, LayerRunner, RunWork, run_seconds, run_work
 from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
+from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
 
@@ -72,6 +73,7 @@ class PatchPipeline(GridLayout):
                 writer.write_pass(step, patch, sends_back=step != steps[-1])
         return writer.builder.build(self.stages(), self.resident(steps))
 
+    @cached_property
     def folded(self) -> "PatchPipeline":
         """The pipeline of one guidance group, or of one node of each team, that stands for all; else the same."""
         grid = self.grid.folded_on(self.scenario.cluster)
@@ -156,18 +158,19 @@ class PatchPipeline(GridLayout):
         team, images = self.grid.team(0, 0), self.grid.images(self.scenario)
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
-    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float, bool]]:
+    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float, Subgroup | None]]:
         """Gathers of the noise prediction of a patch: inside each team, then between them.
 
-        Their devices, their bytes, and whether all devices for which those stand take part.
+        Their devices, their bytes, and which of the GPUs take part that those stand for.
         """
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
-        inside = [group for team in teams for group in team.groups("sequence")]
+        inside = [(group, team.subgroup("sequence")) for team in teams for group in team.groups("sequence")]
         between = list(zip(*(team.devices for team in teams), strict=True))
         sequence, guidance = self.grid.sequence, self.grid.guidance
-        return [(group, predicted, len(group) < sequence) for group in inside if sequence > 1] + [
-            (group, predicted * guidance, len(group) < guidance) for group in between if guidance > 1
+        folded = Subgroup(guidance, 1) if len(teams) < guidance else None
+        return [(group, predicted, subgroup) for group, subgroup in inside if sequence > 1] + [
+            (group, predicted * guidance, folded) for group in between if guidance > 1
         ]
 
     @cached_property
@@ -242,9 +245,9 @@ class _Writer:
         for guided in range(self.grid.groups):
             for device in self.grid.team(guided, last).devices:
                 self.builder.call(device, self.pipeline.scenario.solver_s)
-        for group, size, replicas in self.pipeline.gathers(patch):
+        for group, size, subgroup in self.pipeline.gathers(patch):
             self.builder.collective(
-                "all_gather", group, size, stage=last, number=patch or 0, replicas=replicas
+                "all_gather", group, size, stage=last, number=patch or 0, subgroup=subgroup
             )
         if last and sends_back:
             for guided in range(self.grid.groups):

@@ -96,8 +96,10 @@ class Network:
         placement = self.placement
         group = self._group(collective)
         law = collective_law(placement.cluster, collective.operation, group)
-        if collective.subgroup is not None and group.num_nodes > 1:  # others like it share the nodes' ports
-            beside = min(placement.num_gpus, placement.cluster.devices_per_node) // group.members
+        if collective.subgroup and collective.group and group.num_nodes > 1:
+            beside = (
+                self._group_of(*collective.group).members // group.members
+            )  # which share the nodes' ports
             law = replace(law, node_port_s_per_byte=law.node_port_s_per_byte * beside)
         time = law.time(collective.size_bytes, collective.calls)
         ports: dict[int, float] = {}

@@ -18,7 +18,7 @@ from profiles.machines.collectives import Group
 
 
 class Subgroup(NamedTuple):
-    """Some of the GPUs of a position: ``size`` of them, ``stride`` apart; all such groups are alike."""
+    """Some of the GPUs of a position, or of several: ``size`` of them, ``stride`` apart; all such groups are alike."""
 
     size: int
     stride: int
@@ -133,7 +133,7 @@ class Placement:
         """Return the GPUs of each alike group of a collective: replicas of positions, or each replica of devices."""
         if positions is None:
             return list(zip(*map(self.ranks, devices), strict=True))
-        ranks = tuple(chain.from_iterable(map(self.ranks, positions)))
+        ranks = tuple(chain.from_iterable(zip(*map(self.ranks, positions), strict=True)))
         if subgroup is None:
             return [ranks]
         size, stride = subgroup

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from strategies.bounds.samplers import BELOW_SUM, least_run_seconds
 from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
-from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase, Sampler
@@ -34,13 +33,12 @@ class GridSampler(Sampler):
 
     def folded_phases(self, scenario: SamplingScenario, displaced: int | None = None) -> tuple[Phase, ...]:
         """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
-        layout = self._made(scenario)
-        return (layout.folded() if isinstance(layout, PatchPipeline) else layout).phases(displaced)
+        return self._made(scenario).folded.phases(displaced)
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut, with the frozen components that it includes."""
         layout = self._made(scenario)
-        denoising_s = scenario.remember(("least", self), lambda: least_run_seconds(layout))
+        denoising_s = scenario.remember(("least", self), lambda: least_run_seconds(layout.folded))
         return denoising_s + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
