@@ -238,6 +238,7 @@ REFUSED = [
         "run --model sd21 --strategy ddp --gpus 1000000000",
         "--gpus is 1000000000, but cluster p4de has at most max_nodes(1024) * devices_per_node(8) = 8192",
     ),
+    ("run --model sd21 --strategy ddp --gpus 99999999999", "--gpus is 99999999999, but cluster p4de has at most"),
     ("run --model sd21 --strategy ddp --gpus x", "--gpus is 'x', must be an integer"),
     ("run --model sd21 --strategy ddp --self-conditioning nan", "--self-conditioning is nan, must be between 0 and 1"),
     # points that do not exist

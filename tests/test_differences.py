@@ -176,6 +176,7 @@ def test_a_row_that_breaks_a_rule_is_refused_with_where_it_stands(folder, tmp_pa
     [
         (("there.sqlite", "before.sqlite"), "there.sqlite: is there already, must be a new file"),
         (("new.sqlite", "nope.sqlite"), "nope.sqlite: no such store"),
+        (("new.sqlite", "."), ": is a folder, must be a file"),
     ],
 )
 def test_a_merge_that_cannot_be_is_refused_and_makes_nothing(folder, tmp_path, capsys, stores, problem):

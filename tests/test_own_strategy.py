@@ -103,8 +103,10 @@ def test_a_class_that_is_written_again_is_asked_anew_of_a_scenario_that_knew_the
 def test_a_class_with_the_name_of_another_is_refused_and_the_other_stays(name, given):
     first = written()
     sim.run("sd21", first, **SMALL)
-    with pytest.raises(InputError, match=f"^two strategies are named {name}: .* and .*Other$"):
-        sim.run("sd21", written(name=name, __qualname__="Other"), **SMALL)
+    other = written(name=name, __qualname__="Other")
+    for asked in (other, other()):
+        with pytest.raises(InputError, match=f"^two strategies are named {name}: .* and .*Other$"):
+            sim.run("sd21", asked, **SMALL)
     assert given == {"pairs": first}
 
 

@@ -71,8 +71,8 @@ def test_a_question_and_a_result_are_read_from_standard_input(monkeypatch, capsy
     assert asked("launch", "--result", "-", given=result)[:2] == launched[:2]
     for wrong, words in (
         ("[1]", "-: is [1], must be flags"),
-        ("x =", "is not text of TOML or JSON"),
-        ("{", "is not text"),
+        ("x =", "is not valid TOML"),
+        ("{", "is not valid JSON"),
     ):
         code, _, said = asked("run", "--experiment", "-", given=wrong)
         assert code == 2

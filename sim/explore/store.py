@@ -56,8 +56,9 @@ class StoreFile:
         self.path = path
         if not reads:
             check_writable("`store`", path)
-        elif path_kind(path) != "file":
-            raise InputError(f"{path}: no such store")
+        elif (kind := path_kind(path)) != "file":
+            problem = "no such store" if kind == "nothing" else "is a folder, must be a file"
+            raise InputError(f"{path}: {problem}")
         check_regular(path)
         with self.explained():
             self.connection = self._opened("rw" if reads else "rwc")

@@ -35,21 +35,17 @@ def read_flags(source: str, where: str) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read.
     """
-    inline = source.lstrip().startswith("{")
+    if source == STDIN:
+        text = "" if sys.stdin is None else sys.stdin.read().removeprefix("\ufeff")
+    else:
+        text = source if source.lstrip().startswith("{") else read_text(Path(source))
+    as_json = source.endswith(".json") or text.lstrip().startswith(("{", "["))
     try:
-        if source == STDIN:
-            text = "" if sys.stdin is None else sys.stdin.read().removeprefix("\ufeff")
-        else:
-            text = source if inline else read_text(Path(source))
-        as_json = (
-            text.lstrip().startswith(("{", "[")) if source == STDIN else inline or source.endswith(".json")
-        )
         values: Any = parse_json(text) if as_json else parse_toml(text)
-    except InputError:
-        raise
     except ValueError as error:
-        kind = "text of TOML or JSON" if source == STDIN else "valid JSON" if as_json else "valid TOML"
-        raise InputError(f"{where}: is not {kind}: {error}") from None
+        kind = "JSON" if as_json else "TOML"
+        rule = "must be flags in TOML, or the result of a run in JSON"
+        raise InputError(f"{where}: is not valid {kind}, {rule}: {error}") from None
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: is {shown(values)}, must be flags by name, or the result of a run")
     return flags_in(values, where)

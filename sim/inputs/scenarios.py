@@ -206,6 +206,7 @@ def scenario_of(request: Request) -> AnyScenario:
     stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
     model = load_model(request.model) if isinstance(request.model, str) else request.model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
+    cluster.check_gpus(gpus)  # before the batch, of which each has a part
     model_name, cluster_name, stack_name = (
         item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
     )
@@ -333,6 +334,9 @@ def request_of(
     cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
     stack = fspath(stack) if isinstance(stack, PathLike) else stack
     if strategies is not None:
+        for made in strategies:
+            if not isinstance(made, str | type):
+                take(type(made))
         strategies = tuple(take(one) if isinstance(one, type) else one for one in strategies)
     if isinstance(model, Scene):
         shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
