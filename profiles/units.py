@@ -3,6 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+"""Quantities in SI units."""
+
 MB: Final = 1e6
 GB: Final = 1e9
 GIB: Final = 2.0**30

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from making import make_cluster, make_link
 
-from profiles.architectures.models import Component, Layer, MeasuredTime, Model, Skip
+from profiles.architectures.components import Component, Layer, MeasuredTime, Skip
+from profiles.architectures.models import Model
 from profiles.mappings import FrozenMapping
 from profiles.software.stacks import load_stack
 from sim.cli.main import main

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.architectures.models import Component, Layer, MeasuredTime, Model
+from profiles.architectures.components import Component, Layer, MeasuredTime
+from profiles.architectures.models import Model
 from profiles.costs.layers import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiles.architectures.models import MODELS, Component, Layer, load_model
+from profiles.architectures.components import Component, Layer
+from profiles.architectures.models import MODELS, load_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import count_component, count_model
 from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from profiles.architectures.component_files import KERNEL_COLUMNS
+from profiles.architectures.component_files import KERNEL_COLUMNS, LAYER_COLUMNS
 from profiles.architectures.kernels import Kernel
-from profiles.architectures.models import LAYER_COLUMNS, read_model
+from profiles.architectures.models import read_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ModelCount, count_component, count_model
 from profiles.measuring.counting.folder import folder_texts, kernel_texts

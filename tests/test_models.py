@@ -2,7 +2,9 @@
 
 import pytest
 
-from profiles.architectures.models import LAYER_COLUMNS, Read, Skip, load_model, model_names, read_model
+from profiles.architectures.component_files import LAYER_COLUMNS
+from profiles.architectures.components import Read, Skip
+from profiles.architectures.models import load_model, model_names, read_model
 from profiles.errors import InputError
 
 MODEL = """\

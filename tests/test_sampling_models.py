@@ -7,7 +7,8 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiles.architectures.models import Component, load_model
+from profiles.architectures.components import Component
+from profiles.architectures.models import load_model
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.specs import plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from profiles.architectures.models import MeasuredTime, load_model
+from profiles.architectures.components import MeasuredTime
+from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.devices import Device, read_device
 from profiles.machines.laws import Rates

@@ -8,12 +8,11 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from profiles.architectures.kernels import DISPATCH, FEW_ROWS, IMAGE, LAUNCHED, PRODUCTS, SHAPE, LayerKernels
 from profiles.architectures.shares import Share
+from profiles.units import FloatArray
 
-FloatArray = NDArray[np.float64]
 COLUMNS: Final = (*SHAPE, *IMAGE, "read_bytes", "written_bytes", "weight_bytes")
 """All that tells kernels of a kind apart."""
 _shape_of: Final = attrgetter(*COLUMNS)

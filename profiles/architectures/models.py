@@ -8,51 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from profiles.architectures.component_files import (
-    EXCHANGE_COLUMNS,
-    HALF_KERNELS,
-    KERNEL_COLUMNS,
-    KERNELS,
-    LAYER_COLUMNS,
     read_component,
 )
 from profiles.architectures.components import (
-    BACKWARDS,
     TASKS,
     Anchor,
     Component,
-    Exchange,
-    Layer,
-    MeasuredTime,
-    Read,
-    Skip,
 )
-from profiles.architectures.kernels import Kernel
 from profiles.architectures.model_tables import DTYPES, read_anchors, read_reads, read_skips, read_tables
 from profiles.checks import check_choice, check_counts, check_distinct, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
-
-__all__ = [
-    "BACKWARDS",
-    "EXCHANGE_COLUMNS",
-    "HALF_KERNELS",
-    "KERNELS",
-    "KERNEL_COLUMNS",
-    "LAYER_COLUMNS",
-    "TASKS",
-    "Component",
-    "Exchange",
-    "Kernel",
-    "Layer",
-    "MeasuredTime",
-    "Model",
-    "Read",
-    "Skip",
-    "load_model",
-    "model_names",
-    "read_model",
-]
 
 MODELS: Final = Path(__file__).parents[1] / "models"
 GUIDANCES: Final = ("batch", "none", "embedded")

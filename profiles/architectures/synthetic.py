@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from profiles.architectures.models import Component, Exchange, Layer, MeasuredTime, Model, Skip
+from profiles.architectures.components import Component, Exchange, Layer, MeasuredTime, Skip
+from profiles.architectures.models import Model
 from profiles.checks import check_counts, check_numbers
 
 BACKWARD_OVER_FORWARD: Final = 2.0

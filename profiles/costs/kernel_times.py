@@ -19,9 +19,10 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import MEMORY_BOUND
 from profiles.architectures.shares import Share
-from profiles.costs.layer_times import FloatArray, LayerTimes
+from profiles.costs.layer_times import LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
 from profiles.software.stacks import Stack
+from profiles.units import FloatArray
 
 LAYOUT: Final[dict[KernelPart, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
 """Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from profiles.architectures.components import Component, Layer, MeasuredTime
 from profiles.architectures.extents import Extent
 from profiles.architectures.shares import WHOLE, Share
 from profiles.machines.laws import ELEMENT_BYTES, Laws, Rates
 from profiles.software.stacks import Stack
-
-FloatArray = NDArray[np.float64]
+from profiles.units import FloatArray
 
 BatchCurve = Sequence[tuple[float, float, float]]
 """(batch, forward seconds, backward seconds), ascending in the batch; linear between and beyond."""

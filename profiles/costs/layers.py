@@ -13,12 +13,12 @@ from math import exp, log
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from profiles.architectures.components import Anchor
+from profiles.architectures.components import Anchor, Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import PRODUCTS
-from profiles.architectures.models import Component, Model
+from profiles.architectures.models import Model
 from profiles.architectures.shares import WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
@@ -29,8 +29,7 @@ from profiles.machines.devices import Device
 from profiles.software.levers import HALF, device_in
 from profiles.software.recipes import MemoryRecipe
 from profiles.software.stacks import Shares, Stack, load_stack
-
-FloatArray = NDArray[np.float64]
+from profiles.units import FloatArray
 
 EACH_BATCH: Final = 4096
 """Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in so many."""

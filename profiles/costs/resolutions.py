@@ -16,9 +16,10 @@ from profiles.architectures.components import WORK, Component, Exchange, Layer
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
-from profiles.costs.layers import ComponentCosts, FloatArray
+from profiles.costs.layers import ComponentCosts
 from profiles.errors import counted, shown, wrong
 from profiles.machines.devices import Device
+from profiles.units import FloatArray
 
 
 def sides_of(resolution: str) -> tuple[int, int]:

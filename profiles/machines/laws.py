@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from profiles.checks import check_choice, check_numbers, check_positive, fields_of
-
-FloatArray = NDArray[np.float64]
+from profiles.units import FloatArray
 
 KernelPart = Literal["forward", "data", "weight"]
 """A kernel of a layer: its forward pass, the gradient of its input, the gradient of its weight."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.checks import sum_in_order
+from profiles.units import FloatArray
 from strategies.plans.traces import Trace
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Moments = tuple[ArrayLike, ArrayLike, ArrayLike]
 """Tensors, the device on which each lies, and a time in seconds."""

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from sim.replay.memory import FloatArray, memory_events, memory_events_by_role, resident_bytes
+from profiles.units import FloatArray
+from sim.replay.memory import memory_events, memory_events_by_role, resident_bytes
 from sim.replay.metrics import bubbles
 from strategies.plans.actions import (
     BACKWARD,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
+from profiles.units import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
 from strategies.pipelining.layout import BELOW_PRODUCT, Layout
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
+from profiles.units import FloatArray
 from strategies.orders.capacity import check_room, fits
 from strategies.orders.list_scheduling import ListScheduler
 from strategies.orders.problem import Chain, Lane, Ordering, Problem, evaluate, lanes_of

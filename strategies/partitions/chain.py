@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
+from profiles.units import FloatArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 IntArray: TypeAlias = npt.NDArray[np.intp]

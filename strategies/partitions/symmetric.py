@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from profiles.costs.layers import FloatArray
+from profiles.units import FloatArray
 from strategies.partitions.chain import IntArray, stage_table
 
 SkipEnds: TypeAlias = tuple[int, int]

@@ -16,10 +16,9 @@ import numpy as np
 from profiles.architectures.components import Component, divided_parameters
 from profiles.architectures.extents import Extent
 from profiles.architectures.shares import HALF_BYTES, REPLICATED_SHARE
-from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
-from profiles.units import GIB
+from profiles.units import GIB, FloatArray
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
 

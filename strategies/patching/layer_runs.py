@@ -23,8 +23,8 @@ from profiles.architectures.kernels import Kernel
 from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
-from profiles.costs.layers import FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
+from profiles.units import FloatArray
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.footprint import waits_s
 from strategies.patching.grid import Team

@@ -14,8 +14,8 @@ from typing import Final
 from profiles.architectures.components import Exchange
 from profiles.architectures.shares import HALF_BYTES, Share
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
+from profiles.units import FloatArray
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values, waits_s
 from strategies.patching.grid import Grid, check_exchanges, check_workload

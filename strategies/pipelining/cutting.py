@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
+from profiles.units import FloatArray
 from strategies.parameters import PARTITIONS, check_option
 from strategies.partitions.chain import BoolArray, ChainCosts, block_partition, optimal_partition
 from strategies.pipelining.layout import Layout

@@ -13,8 +13,8 @@ import numpy as np
 
 from profiles.architectures.components import Component
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
+from profiles.units import FloatArray
 from strategies.pipelining.layout import Layout
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from profiles.architectures.models import Component
+from profiles.architectures.components import Component
 from profiles.architectures.shares import ELEMENT_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
+from profiles.units import FloatArray
 from strategies.orders.problem import Chain, Problem
 from strategies.parameters import SKIP_ROUTES, check_option
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Collected, Kept, Mesh

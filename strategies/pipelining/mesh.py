@@ -12,8 +12,7 @@ from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
-from profiles.architectures.components import divided_parameters
-from profiles.architectures.models import Component
+from profiles.architectures.components import Component, divided_parameters
 from profiles.architectures.shares import Share
 from profiles.costs.layers import TENSORS, WITH_PARAMETERS
 from profiles.errors import InfeasibleError, would_divide

@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from profiles.architectures.components import Component
-from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
+from profiles.units import FloatArray
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound

@@ -23,14 +23,13 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.files import check_regular
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import FULL, FULL_CURVES, OPERATIONS, Between, Collectives, Curves
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.units import MICROSECOND
+from profiles.units import MICROSECOND, FloatArray
 
 FILE: Final = "collectives.csv"
 COLUMNS: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id")

@@ -16,8 +16,8 @@ from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
-from profiles.architectures.components import Component
-from profiles.architectures.models import MeasuredTime, Model
+from profiles.architectures.components import Component, MeasuredTime
+from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
 from profiles.checks import sum_in_order
 from profiles.costs.layers import ComponentCosts

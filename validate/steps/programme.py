@@ -21,7 +21,8 @@ from typing import ClassVar, Final, NamedTuple
 
 import torch
 
-from profiles.architectures.models import Component, MeasuredTime, Model, read_model
+from profiles.architectures.components import Component, MeasuredTime
+from profiles.architectures.models import Model, read_model
 from profiles.errors import InputError
 from profiles.files import path_kind, read_text
 from profiles.machines.clusters import Cluster, load_cluster

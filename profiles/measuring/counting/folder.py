@@ -14,8 +14,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeVar
 
-from profiles.architectures import models
-from profiles.architectures.component_files import ADAPTED, ADAPTED_COLUMNS
+from profiles.architectures.component_files import (
+    ADAPTED,
+    ADAPTED_COLUMNS,
+    EXCHANGE_COLUMNS,
+    HALF_KERNELS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    LAYER_COLUMNS,
+)
+from profiles.architectures.components import TASKS
 from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
@@ -48,7 +56,7 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 def kernel_texts(model: ModelCount) -> dict[Path, str]:
     """The files of a model folder about the kernels of its layers, and about what adapters keep, by their name."""
     dtype = model.architecture.dtype
-    files = {models.KERNELS: dtype} | ({models.HALF_KERNELS: "float16"} if dtype == "float32" else {})
+    files = {KERNELS: dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
     texts = {Path(file): _kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
     return texts | {Path(ADAPTED): _adapted_text(model)}
 
@@ -66,15 +74,13 @@ def _adapted_text(model: ModelCount) -> str:
 
 def layers_text(model: ModelCount) -> str:
     """The contents of ``layers.csv``."""
-    return csv_text(models.LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
+    return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
 
 
 def exchanges_text(model: ModelCount) -> str:
     """The contents of ``exchanges.csv``."""
     exchanges = ((component.spec.name, e) for component in model.components for e in component.exchanges)
-    return csv_text(
-        models.EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in exchanges)
-    )
+    return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in exchanges))
 
 
 def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
@@ -86,7 +92,7 @@ def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
             sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
             scaled = (_scaled(int(size), 6) for size in sizes)
             rows.append([component.spec.name, index, kernel.kind, kernel.count, *numbers, *scaled])
-    return csv_text(models.KERNEL_COLUMNS, rows)
+    return csv_text(KERNEL_COLUMNS, rows)
 
 
 def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
@@ -141,7 +147,7 @@ def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
 def _component(count: ComponentCount) -> dict[str, object]:
     spec = count.spec
     values: dict[str, object] = {"name": spec.name, "trainable": spec.trainable, "inputs": spec.inputs}
-    if spec.tasks != models.TASKS:
+    if spec.tasks != TASKS:
         values["tasks"] = spec.tasks
     values |= {"image_tokens": count.image_tokens, "text_tokens": spec.text_tokens}
     if spec.frames > 1:
@@ -213,7 +219,7 @@ def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
     try:
         return kernel_texts(model)
     except Exception as error:  # whatever a class says to another resolution
-        note = f"no {models.KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
+        note = f"no {KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
         print(f"measure: {note}: {first_line(error)}", file=sys.stderr)
         return {}
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from profiles.architectures.models import TASKS
+from profiles.architectures.components import TASKS
 
 LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
 DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}

@@ -22,7 +22,6 @@ from rich.table import Table
 
 from profiles.architectures.models import Model, load_model
 from profiles.architectures.shares import ELEMENT_BYTES
-from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.machines.devices import RATE_KEYS, Device
 from profiles.machines.laws import Rates
@@ -31,7 +30,7 @@ from profiles.measuring.fitting.layer_times import CLASSES, UPDATE, Header, Reco
 from profiles.measuring.fitting.least_squares import Errors, least_squares
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import Exact, toml_text, write_files
-from profiles.units import GIB, in_si
+from profiles.units import GIB, FloatArray, in_si
 
 RATES_FROM: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """The class of work whose rate stands in for that of a class that no measured layer has."""

@@ -14,13 +14,12 @@ from profiles.architectures.component_files import TIME_COLUMNS, read_layer_time
 from profiles.architectures.models import Model
 from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.costs.layer_times import BACKWARD_WORK
-from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS
 from profiles.measuring.tables import grouped
 from profiles.software.recipes import RECIPES
-from profiles.units import GB, MILLISECOND, TFLOP
+from profiles.units import GB, MILLISECOND, TFLOP, FloatArray
 
 Record = dict[str, Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
+from profiles.units import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

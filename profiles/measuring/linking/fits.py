@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.collectives import Group, bus_volume, collective_time
@@ -21,6 +20,7 @@ from profiles.machines.fabrics import FULL, FULL_CURVES, OPERATIONS, Collectives
 from profiles.measuring.fitting.least_squares import Errors, Law, fit_law, robust_fit
 from profiles.measuring.linking.samples import PING_PONG, CurveKey, Measurement, Sample, by_curve, seconds_of
 from profiles.measuring.machine import disturbance
+from profiles.units import FloatArray
 
 NVSWITCH: Final = "nvswitch"
 PCIE: Final = "pcie"

@@ -16,14 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
 from profiles.measuring.machine import NOT_KNOWN
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import csv_text
-from profiles.units import GB, MICROSECOND
+from profiles.units import GB, MICROSECOND, FloatArray
 
 PING_PONG: Final = "ping_pong"
 """One message from one device to another: half a round trip. All other operations are those of a cluster file."""

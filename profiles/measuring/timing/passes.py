@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount
 from profiles.measuring.fitting.layer_times import QUANTILES, QUANTITIES
 from profiles.measuring.timing import building
 from profiles.measuring.timing.building import DTYPES, draws
 from profiles.measuring.timing.clocks import WALL, Boundaries, Clock, Mark
-from profiles.units import GIB
+from profiles.units import GIB, FloatArray
 
 Pass = tuple[FloatArray, FloatArray]
 """Seconds forward and backward, of each layer or of the whole."""

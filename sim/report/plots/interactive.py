@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from profiles.units import GIB, MILLISECOND
+from profiles.units import GIB, MILLISECOND, FloatArray
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
-from sim.replay.memory import FloatArray, IntArray
+from sim.replay.memory import IntArray
 from sim.replay.timelines import (
     COLLECTIVE,
     Bar,

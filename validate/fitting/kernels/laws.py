@@ -24,9 +24,9 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, FloatArray, padded
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, padded
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.units import TFLOP
+from profiles.units import TFLOP, FloatArray
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.rows import Samples
 

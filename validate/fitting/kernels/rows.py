@@ -15,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from profiles.errors import InputError
-from profiles.machines.laws import FloatArray, KernelPart
-from profiles.units import MICROSECOND
+from profiles.machines.laws import KernelPart
+from profiles.units import MICROSECOND, FloatArray
 
 LAYOUTS: Final[dict[str, KernelPart]] = {"TN": "forward", "NN": "data", "NT": "weight"}
 PASSES: Final[dict[str, KernelPart]] = {"fwd": "forward", "bwd_data": "data", "bwd_weight": "weight"}

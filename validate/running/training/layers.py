@@ -15,7 +15,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from profiles.architectures.models import Component, Model
+from profiles.architectures.components import Component
+from profiles.architectures.models import Model
 from profiles.checks import sum_in_order
 from validate.running.model import WIDER, Block, linear
 from validate.running.sampling.settings import HEADS, HIDDEN

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from profiles.architectures.models import Component, MeasuredTime, Model
+from profiles.architectures.components import Component, MeasuredTime
+from profiles.architectures.models import Model
 from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
