@@ -5,11 +5,10 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import reduce
-from math import inf, isfinite
+from math import isfinite
 from numbers import Integral, Real
 from operator import add
 from os import PathLike
-from typing import Any
 
 from profiles.errors import InputError, shown
 
@@ -22,21 +21,6 @@ def check_numbers(owner: str, **values: float) -> None:
             raise InputError(f"{owner}: {key} is {value}, must be finite")
         if value < 0:
             raise InputError(f"{owner}: {key} is {value}, must not be negative")
-
-
-def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
-    """Refuse anything but numbers above 0; infinity passes where there is no ``most``."""
-    for key, value in values.items():
-        _check_real(owner, key, value)
-        if not value > 0:
-            raise InputError(f"{owner}: {key} is {value}, must be positive")
-        if value > most:
-            raise InputError(f"{owner}: {key} is {value}, must be at most {most:g}")
-
-
-def fields_of(one: object, *names: str) -> dict[str, Any]:
-    """Return some fields of an object by name, to be checked."""
-    return {name: getattr(one, name) for name in names}
 
 
 def is_number(value: object) -> bool:

@@ -133,8 +133,9 @@ class _Values:
         """All values by key, unchecked."""
         return self._values
 
-    def _broken(self, key: str, value: object, rule: str) -> InputError:
-        return InputError(f"{self.where}: {self._prefix}{key} is {shown(value)}, {rule}")
+    def fail(self, key: str, rule: str) -> InputError:
+        """The error that says which key breaks which rule."""
+        return InputError(f"{self.where}: {self._prefix}{key} is {shown(self._values.get(key))}, {rule}")
 
     def _get(self, key: str, default: Any) -> Any:
         self._asked.add(key)
@@ -147,21 +148,21 @@ class _Values:
         """A string that can be printed; several lines become one."""
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise self._broken(key, value, "must be a string")
+            raise self.fail(key, "must be a string")
         line = value if value.isprintable() else " ".join(value.split())
         if not line.strip():
-            raise self._broken(key, value, "must not be empty")
+            raise self.fail(key, "must not be empty")
         if not line.isprintable():
-            raise self._broken(key, value, "must hold no control characters")
+            raise self.fail(key, "must hold no control characters")
         if len(line) > longest:
-            raise self._broken(key, value, f"must have at most {longest} characters")
+            raise self.fail(key, f"must have at most {longest} characters")
         return line
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
         """A string out of a list of choices."""
         value = self._get(key, _REQUIRED) if self._of_texts else self.text(key)
         if value not in choices:
-            raise self._broken(key, value, f"must be one of {', '.join(choices)}")
+            raise self.fail(key, f"must be one of {', '.join(choices)}")
         return str(value)
 
     def number(
@@ -176,10 +177,10 @@ class _Values:
         """A finite number between ``minimum`` and ``maximum``."""
         value = self._get(key, default)
         if isinstance(value, str) and not self._of_texts:
-            raise self._broken(key, value, f"must be {'an integer' if whole else 'a number'}")
+            raise self.fail(key, f"must be {'an integer' if whole else 'a number'}")
         number = parse_number(self.where, self._prefix + key, value, minimum=minimum, whole=whole)
         if number > maximum:
-            raise self._broken(key, value, f"must be at most {maximum:g}")
+            raise self.fail(key, f"must be at most {maximum:g}")
         return number
 
     def positive(self, key: str, default: float = _REQUIRED, *, maximum: float = math.inf) -> float:
@@ -187,7 +188,7 @@ class _Values:
         value = self.number(key, default, maximum=maximum)
         if value < MIN_POSITIVE:
             rule = f"must be at least {MIN_POSITIVE:g}" if value else "must be positive"
-            raise self._broken(key, value or 0, rule)
+            raise self.fail(key, rule)
         return value
 
     def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
@@ -199,10 +200,6 @@ class Row(_Values):
     """One row of a CSV file, with the line it stands on."""
 
     _of_texts = True
-
-    def fail(self, key: str, rule: str) -> InputError:
-        """The error that says which cell breaks which rule."""
-        return self._broken(key, self._values[key], rule)
 
     def cells(self, keys: Sequence[str]) -> tuple[str, ...]:
         """The texts of some cells, empty or not."""
@@ -225,10 +222,6 @@ class Table(_Values):
         except ValueError as error:
             raise InputError(f"{path}: is not valid TOML: {error}") from None
 
-    def fail(self, key: str, value: object, rule: str) -> InputError:
-        """The error that says which key breaks which rule."""
-        return self._broken(key, value, rule)
-
     def line(self, key: str) -> str:
         """A string short enough to stand in a table."""
         return self.text(key, longest=MAX_LINE)
@@ -237,28 +230,28 @@ class Table(_Values):
         """A boolean."""
         value = self._get(key, _REQUIRED)
         if not isinstance(value, bool):
-            raise self.fail(key, value, "must be true or false")
+            raise self.fail(key, "must be true or false")
         return value
 
     def texts(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
         """A list of strings."""
         value = self._get(key, default)
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise self.fail(key, value, "must be a list of strings")
+            raise self.fail(key, "must be a list of strings")
         return tuple(value)
 
     def table(self, key: str, default: Mapping[str, Any] = _REQUIRED) -> "Table":
         """The table under a key."""
         value = self._get(key, default)
         if not isinstance(value, Mapping):
-            raise self.fail(key, value, "must be a table")
+            raise self.fail(key, "must be a table")
         return Table(self.path, value, f"{self._prefix}{key}.")
 
     def tables(self, key: str) -> Iterator["Table"]:
         """The tables of an array of tables; none when the key is missing."""
         value = self._get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-            raise self.fail(key, value, "must be an array of tables")
+            raise self.fail(key, "must be an array of tables")
         for number, item in enumerate(value):
             yield Table(self.path, item, f"{self._prefix}{key}[{number}].")
 
@@ -274,13 +267,13 @@ class Table(_Values):
             number = self.number if zero else self.positive
             return ((1.0, number(key, default, maximum=maximum)),)
         if not value:
-            raise self.fail(key, value, "must not be empty")
+            raise self.fail(key, "must not be empty")
         inner, points = self.table(key), dict[float, float]()
         read = inner.number if zero else inner.positive
         for argument in value:
             at = parse_number(self.where, f"{self._prefix}{key} key", argument, minimum=1, whole=True)
             if at in points:
-                raise self.fail(key, value, f"must give one value for {at:g}")
+                raise self.fail(key, f"must give one value for {at:g}")
             points[at] = read(argument, maximum=maximum)
         return tuple(sorted(points.items()))
 

@@ -254,7 +254,7 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
         ('"switch"', '"tree"', "collectives.all_reduce_by is 'tree', must be one of ring, switch"),
         ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
         ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
-        ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 'given', must not stand beside"),
+        ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 0.5, must not stand beside"),
     ],
 )
 def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem):

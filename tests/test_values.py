@@ -1,4 +1,4 @@
-"""What is made from Python checks itself like what is read from a file, cannot change, and prints in one line."""
+"""Values fit together however they are made, cannot change, and print in one line."""
 
 import pickle
 from dataclasses import FrozenInstanceError, replace
@@ -15,7 +15,6 @@ from profiles.machines.fabrics import OPERATIONS, Collectives
 from profiles.machines.laws import Rates
 from profiles.mappings import FrozenMapping
 
-NAN, INF = float("nan"), float("inf")
 FLAT = ((1.0, 1.0),)
 LAYER = Layer(0, "a", 1, "full", 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0)
 TEXT = Component("text", False, (), 1, 0, 0.0, 0.0, (replace(LAYER, backward="none"),))
@@ -39,20 +38,10 @@ VALUES = {
 }
 
 
-def curves(**changed):
-    return tuple((operation, changed.get(operation, FLAT)) for operation in OPERATIONS)
-
-
 @pytest.mark.parametrize(
     ("name", "field", "value", "problem"),
     [
-        ("link", "kind", "string", "link: kind is 'string', must be one of nvswitch, pcie, nic, ideal"),
-        ("link", "latency_s", -1.0, "latency_s is -1.0, must not be negative"),
-        ("rates", "matmul_flop_per_s", NAN, "rates: matmul_flop_per_s is nan, must be positive"),
-        ("collectives", "efficiency", EFFICIENCY[1:], "efficiency has no all_reduce, must have all operations"),
-        ("collectives", "nodes", ((2.0, 1.0), (1.0, 1.0)), "nodes has points at [2.0, 1.0], must ascend"),
         ("cluster", "inter_node", None, "inter_node is missing, and max_nodes is 1024"),
-        ("layer", "backward", "half", "backward is 'half', must be one of full, input, none"),
         ("skip", "target", 0, "skip: target is 0, must come after its source 0"),
         ("component", "layers", (), "component net: num_layers is 0, must be at least 1"),
         ("component", "trainable", False, "trainable is False, but a layer's backward is full"),

@@ -67,7 +67,7 @@ def read_component(
         adapted: rows of ``adapted.csv``.
     """
     if not rows:
-        raise head.fail("name", head.text("name"), "has no row in layers.csv")
+        raise head.fail("name", "has no row in layers.csv")
     trainable = head.flag("trainable")
     layers = _with_adapted(_read_layers(rows, trainable), adapted)
     launched = {
@@ -101,16 +101,14 @@ def read_component(
 
 def _read_cacheable(head: Table, trainable: bool) -> bool:
     if "cacheable" in head and trainable:
-        raise head.fail(
-            "cacheable", head.flag("cacheable"), "must be left out: only frozen outputs are cached"
-        )
+        raise head.fail("cacheable", "must be left out: only frozen outputs are cached")
     return "cacheable" not in head or head.flag("cacheable")
 
 
 def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
     tasks = head.texts("tasks", TASKS)
     if not tasks or (trainable and set(tasks) != set(TASKS)):
-        raise head.fail("tasks", list(tasks), "must name some; a trainable component exists for every task")
+        raise head.fail("tasks", "must name some; a trainable component exists for every task")
     return tuple(sorted(tasks, key=(*TASKS, *tasks).index))
 
 

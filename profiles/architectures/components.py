@@ -12,9 +12,6 @@ from profiles.checks import (
     check_choice,
     check_counts,
     check_distinct,
-    check_numbers,
-    check_positive,
-    fields_of,
     sum_in_order,
 )
 from profiles.errors import InputError, counted
@@ -59,12 +56,6 @@ class Layer:
     adapters: int = 0
     adapted_share: float = 1.0
 
-    def __post_init__(self) -> None:
-        owner = f"layer '{self.name}'"
-        check_counts(owner, block=self.block, parameters=self.parameters, kernels=self.kernels)
-        check_choice(owner, "backward", self.backward, BACKWARDS)
-        check_numbers(owner, **fields_of(self, *WORK, "output_bytes", "saved_bytes", "adapted_share"))
-
     def grown(self, tokens: float) -> "Layer":
         """The layer on so many times the tokens: self-attention grows with their square, all else with them."""
         linear = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
@@ -85,7 +76,6 @@ class Skip:
     target: int
 
     def __post_init__(self) -> None:
-        check_counts("skip", source=self.source, target=self.target)
         if self.target <= self.source:
             raise InputError(f"skip: target is {self.target}, must come after its source {self.source}")
 
@@ -98,10 +88,6 @@ class Read:
     layer: int
     size_bytes: float
 
-    def __post_init__(self) -> None:
-        check_counts(f"read of {self.source}", layer=self.layer)
-        check_numbers(f"read of {self.source}", size_bytes=self.size_bytes)
-
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -112,10 +98,6 @@ class Exchange:
     elements: int
     heads: int
 
-    def __post_init__(self) -> None:
-        check_counts("exchange", layer=self.layer, elements=self.elements, heads=self.heads)
-        check_choice("exchange", "kind", self.kind, EXCHANGES)
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
@@ -125,11 +107,6 @@ class MeasuredTime:
     batch_size: int
     forward_s: float
     backward_s: float
-
-    def __post_init__(self) -> None:
-        check_counts("measured time", layer=self.layer)
-        check_counts("measured time", least=1, batch_size=self.batch_size)
-        check_numbers("measured time", **fields_of(self, "forward_s", "backward_s"))
 
 
 @dataclass(frozen=True)
@@ -183,12 +160,6 @@ class Component:
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
-        check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
-        check_counts(owner, least=1, frames=self.frames, passes=self.passes)
-        check_numbers(owner, carried_bytes=self.carried_bytes, latent_bytes=self.latent_bytes)
-        check_numbers(owner, self_conditioning=self.self_conditioning)
-        if self.self_conditioning > 1:
-            raise InputError(f"{owner}: self_conditioning is {self.self_conditioning}, must be at most 1")
         check_distinct(owner, "tasks", self.tasks)
         for task in self.tasks:
             check_choice(owner, "tasks", task, TASKS)
@@ -213,7 +184,6 @@ class Component:
         }
         for key, indices in places.items():
             for index in indices:
-                check_counts(owner, **{key: index})
                 if index >= count:
                     raise InputError(
                         f"{owner}: {key} is {index}, must be below {count}, the number of layers"
@@ -326,9 +296,3 @@ class Anchor:
     steps: int
     latency_s: float
     source: str
-
-    def __post_init__(self) -> None:
-        owner = f"anchor of {self.device}"
-        check_counts(owner, least=1, height=self.height, width=self.width, batch=self.batch, steps=self.steps)
-        check_numbers(owner, latency_s=self.latency_s)
-        check_positive(owner, latency_s=self.latency_s)

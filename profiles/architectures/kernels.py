@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from profiles.checks import check_choice, check_counts, check_numbers, fields_of
+from profiles.checks import check_counts
 from profiles.errors import InputError
 
 PRODUCTS: Final = {"matmul": 2, "conv": 2, "attention": 4}
@@ -65,13 +65,10 @@ class Kernel:
 
     def __post_init__(self) -> None:
         owner = "kernel"
-        check_choice(owner, "kind", self.kind, KINDS)
         check_counts(owner, least=1, count=self.count)
         product, launched = self.kind in PRODUCTS, self.kind != DISPATCH
         check_counts(owner, least=int(launched), heads=self.heads)
         check_counts(owner, least=int(product), m=self.m, n=self.n, k=self.k)
-        check_counts(owner, image_heads=self.image_heads, image_m=self.image_m, image_n=self.image_n)
-        check_numbers(owner, **fields_of(self, "read_bytes", "written_bytes", "weight_bytes"))
         for key in ("heads", "m", "n"):
             if getattr(self, f"image_{key}") > getattr(self, key):
                 rule = f"must be at most {key}, {getattr(self, key)}"

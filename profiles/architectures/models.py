@@ -16,7 +16,7 @@ from profiles.architectures.components import (
     Component,
 )
 from profiles.architectures.model_tables import DTYPES, read_anchors, read_reads, read_skips, read_tables
-from profiles.checks import check_choice, check_counts, check_distinct, check_name
+from profiles.checks import check_choice, check_distinct, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
@@ -86,13 +86,6 @@ class Model:
 
     def __post_init__(self) -> None:
         owner = f"model {self.name}"
-        check_choice(owner, "dtype", self.dtype, DTYPES)
-        check_choice(owner, "guidance", self.guidance, GUIDANCES)
-        check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
-        check_counts(owner, least=1, frames=self.frames, frame_step=self.frame_step)
-        for name in ("largest", "steps"):
-            if getattr(self, name) is not None:
-                check_counts(owner, least=1, **{name: getattr(self, name)})
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
         for component in self.components:
@@ -273,15 +266,15 @@ def _check_reference(reference: Table, model: Model) -> None:
     """Refuse a reference resolution that breaks the model's own rules."""
     for key, pixels in (("height", model.height), ("width", model.width)):
         if pixels % model.multiple:
-            raise reference.fail(key, pixels, f"must be a multiple of {model.multiple}")
+            raise reference.fail(key, f"must be a multiple of {model.multiple}")
         if model.largest is not None and pixels > model.largest:
-            raise reference.fail(key, pixels, f"must be at most {model.largest}, the largest")
+            raise reference.fail(key, f"must be at most {model.largest}, the largest")
         if pixels > MAX_SIDE:
-            raise reference.fail(key, pixels, f"must be at most {MAX_SIDE}")
+            raise reference.fail(key, f"must be at most {MAX_SIDE}")
     if model.frames > MAX_FRAMES:
-        raise reference.fail("frames", model.frames, f"must be at most {MAX_FRAMES}")
+        raise reference.fail("frames", f"must be at most {MAX_FRAMES}")
     if (model.frames - 1) % model.frame_step:
-        raise reference.fail("frames", model.frames, f"must be {frame_rule(model.frame_step)}")
+        raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
 
 
 def frame_rule(step: int) -> str:

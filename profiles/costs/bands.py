@@ -13,8 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from profiles.checks import check_numbers, check_positive
-from profiles.errors import InputError
 from profiles.files import Table
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
@@ -37,12 +35,6 @@ class Band:
 
     low: float = 1.0
     high: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("band", low=self.low, most=1.0)
-        check_numbers("band", high=self.high)
-        if self.high < 1:
-            raise InputError(f"band: high is {self.high}, must be at least 1")
 
     @classmethod
     def within(cls, spread: float) -> "Band":

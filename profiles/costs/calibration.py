@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from profiles.checks import check_positive
 from profiles.costs.bands import Uncertainty
 from profiles.errors import wrong
 
@@ -24,9 +23,6 @@ class Calibration:
 
     factor: float = 1.0
     source: str = ""
-
-    def __post_init__(self) -> None:
-        check_positive("calibration", factor=self.factor)
 
     def __str__(self) -> str:
         return f"times {self.factor:.2f}, from {self.source}" if self.source else f"times {self.factor:.2f}"

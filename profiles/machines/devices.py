@@ -3,12 +3,10 @@
 Shipped ones go by name. A device of one's own is a file of the same keys, or a ``[device]`` table of a cluster file.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_positive
 from profiles.files import Table, naming_file
 from profiles.machines.law_tables import read_laws
 from profiles.machines.laws import Laws, Rates
@@ -43,10 +41,6 @@ class Device:
     memory_bytes: float | None
     rates: Rates | None
     own_laws: Laws | None = None
-
-    def __post_init__(self) -> None:
-        if self.memory_bytes is not None:
-            check_positive(f"device {self.name}", most=sys.float_info.max, memory_bytes=self.memory_bytes)
 
     @property
     def laws(self) -> Laws | None:

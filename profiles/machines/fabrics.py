@@ -6,9 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from profiles.checks import check_choice, check_distinct, check_numbers, check_positive
-from profiles.errors import InputError
-
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 """The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
 
@@ -74,18 +71,6 @@ class Collectives:
     own_part: float = 0.0
     between: Between | None = None
 
-    def __post_init__(self) -> None:
-        check_numbers("collectives", call_s=self.call_s)
-        _check_shares("collectives", self.efficiency)
-        _check_curve("collectives", "nodes", self.nodes)
-        _check_terms("collectives", middle=self.middle, fixed_s=self.fixed_s)
-        check_numbers("collectives", step_s=self.step_s or 0.0)
-        check_positive("collectives", middle_most=self.middle_most)
-        check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
-        check_numbers("collectives", own_part=self.own_part)
-        if self.own_part > 1:
-            raise InputError(f"collectives: own_part is {self.own_part}, must be at most 1")
-
     def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
         """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
         return at(self.efficiency, operation, group_size) * interpolate(self.nodes, num_nodes)
@@ -112,39 +97,3 @@ def interpolate(curve: Curve, argument: float) -> float:
     """The value of a piecewise linear curve, constant beyond its ends."""
     arguments, values = zip(*curve, strict=True)
     return float(np.interp(argument, arguments, values))
-
-
-def _check_shares(owner: str, curves: Curves) -> None:
-    """Refuse shares that are not of every operation, each once."""
-    names = [operation for operation, _ in curves]
-    check_distinct(owner, "efficiency", names)
-    if missing := [operation for operation in OPERATIONS if operation not in names]:
-        raise InputError(f"{owner}: efficiency has no {', '.join(missing)}, must have all operations")
-    for operation, curve in curves:
-        check_choice(owner, "efficiency", operation, OPERATIONS)
-        _check_curve(owner, operation, curve)
-
-
-def _check_terms(owner: str, **terms: Curves) -> None:
-    """Refuse curves of unknown or repeated operations, and values that are negative."""
-    for key, curves in terms.items():
-        check_distinct(owner, key, [operation for operation, _ in curves])
-        for operation, curve in curves:
-            check_choice(owner, key, operation, OPERATIONS)
-            _check_points(owner, f"{key}.{operation}", curve)
-            check_numbers(owner, **{f"{key}.{operation}[{at:g}]": value for at, value in curve})
-
-
-def _check_curve(owner: str, key: str, curve: Curve) -> None:
-    """Refuse a curve without points, out of order, or with shares that are not in (0, 1]."""
-    _check_points(owner, key, curve)
-    for argument, share in curve:
-        check_positive(owner, most=1.0, **{f"{key}[{argument:g}]": share})
-
-
-def _check_points(owner: str, key: str, curve: Curve) -> None:
-    if not curve:
-        raise InputError(f"{owner}: {key} is (), must have at least one point")
-    arguments = [argument for argument, _ in curve]
-    if arguments != sorted(set(arguments)):
-        raise InputError(f"{owner}: {key} has points at {arguments}, must ascend")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from profiles.checks import check_numbers
 from profiles.errors import InputError
 from profiles.files import Table
 
@@ -59,7 +58,6 @@ class Host:
     high: float = 1.2
 
     def __post_init__(self) -> None:
-        check_numbers("host", pace=self.slowness, low=self.low, high=self.high)
         if not self.low <= self.slowness <= self.high:
             raise InputError(
                 f"host: pace is {self.slowness:g}, must be from low, {self.low:g}, to high, {self.high:g}"

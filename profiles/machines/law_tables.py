@@ -39,9 +39,7 @@ def read_laws(table: Table) -> Laws:
         MemoryLaw(**in_si(numbers["memory"])),
     )
     if laws.attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
-        raise table.fail(
-            f"attention.{WIDE_KEY}", laws.attention.wide, "must leave heads of 128 channels below the peak"
-        )
+        raise table.table("attention").fail(WIDE_KEY, "must leave heads of 128 channels below the peak")
     table.finish()
     return laws
 

@@ -7,14 +7,12 @@ Every law grows with every shape, and none is faster than its device's peaks all
 a kernel of their own, a head of 128 channels may take less than one of 96.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from profiles.checks import check_choice, check_numbers, check_positive, fields_of
 from profiles.units import FloatArray
 
 KernelPart = Literal["forward", "data", "weight"]
@@ -42,14 +40,6 @@ class Rates:
     attention_flop_per_s: float
     memory_bytes_per_s: float
     kernel_s: float
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "rates",
-            most=sys.float_info.max,
-            **fields_of(self, *(name for name in self.__slots__ if name != "kernel_s")),
-        )
-        check_numbers("rates", kernel_s=self.kernel_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +183,6 @@ class MemoryLaw:
 
     def bytes_per_s(self, kind: str) -> float:
         """Bytes per second that kernels of a kind read and write."""
-        check_choice("laws", "kind", kind, MEMORY_KINDS)
         return float(getattr(self, f"{kind}_bytes_per_s"))
 
     def seconds(self, kind: str, moved_bytes: FloatArray) -> FloatArray:
@@ -318,7 +307,6 @@ def _overlapped(work: FloatArray, traffic: FloatArray) -> FloatArray:
 
 
 def _factor(law: ProductLaw, part: KernelPart) -> float:
-    check_choice("laws", "part", part, PARTS)
     return float(getattr(law, part))
 
 

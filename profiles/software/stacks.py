@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.checks import check_numbers, check_positive, fields_of
-from profiles.errors import InputError
 from profiles.files import Table, naming_file
 from profiles.names import file_of
 from profiles.units import MICROSECOND
@@ -43,9 +41,6 @@ class Shares:
     attention: float = 1.0
     memory: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_positive("rates", most=1.0, **fields_of(self, *RATES))
-
     def scaled(self, factor: float) -> "Shares":
         """All shares multiplied."""
         return Shares(**{key: factor * getattr(self, key) for key in RATES})
@@ -63,13 +58,6 @@ class Fusion:
     layer_norm: float = 1.0
     softmax: float = 1.0
     copy: float = 1.0
-
-    def __post_init__(self) -> None:
-        for kind in FUSED:
-            share = getattr(self, kind)
-            check_numbers("fusion", **{kind: share})
-            if share > 1:
-                raise InputError(f"fusion: {kind} is {share}, must be at most 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +101,6 @@ class Stack:
     launches: Fusion = Fusion()
     rates: Shares = Shares()
     device_rates: tuple[tuple[str, Shares], ...] = ()
-
-    def __post_init__(self) -> None:
-        check_numbers(f"stack {self.name}", **fields_of(self, *OPERATORS))
 
     def on(self, device: str) -> "Stack":
         """The stack with the rates that it reaches on a device."""
