@@ -8,7 +8,6 @@ plan can never be carried out. Readers and checks of what a user gave raise Inpu
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
 from typing import Final
 from warnings import warn
 
@@ -123,30 +122,18 @@ def _escaped(text: str) -> str:
 def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
     """The question whether a known name was meant; empty where none is similar.
 
-    A known name is similar by ``least`` or more (1: equal), or if it alone begins with ``name``. Of equally similar
-    ones, that with more of the same first letters is meant. Of a mapping, the question names the value.
+    A known name is similar by ``least`` or more (1: equal), or if it alone begins with ``name``. Of a mapping, the
+    question names the value.
     """
-    from difflib import SequenceMatcher, get_close_matches  # takes long, and only errors need it
+    from difflib import get_close_matches  # takes long, and only errors need it
 
     names = list(dict.fromkeys(known))
     begun = [one for one in names if len(name) >= BEGUN and one.startswith(name)]
-    beginning = name[:LONGEST]
-    similar = (
-        begun if len(begun) == 1 else get_close_matches(beginning, names, n=len(names) or 1, cutoff=least)
-    )
+    similar = begun if len(begun) == 1 else get_close_matches(name[:LONGEST], names, n=1, cutoff=least)
     if not similar:
         return ""
-    likeness = {
-        one: (SequenceMatcher(None, one, beginning).ratio(), _begun_alike(one, beginning)) for one in similar
-    }
-    nearest = max(similar, key=lambda one: likeness[one])
-    meant = known[nearest] if isinstance(known, Mapping) else nearest
+    meant = known[similar[0]] if isinstance(known, Mapping) else similar[0]
     return f"did you mean {meant}? "
-
-
-def _begun_alike(one: str, other: str) -> int:
-    """Number of first letters that two names share."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def near_or_all(name: str, known: Sequence[str]) -> str:

@@ -20,8 +20,6 @@ MIN_POSITIVE: Final = 1e-9
 """No rate or share is smaller, so that quotients by it stay finite."""
 MAX_BYTES: Final = 2**25
 """No file is longer, so that what it holds can be read in seconds."""
-MAX_ROWS: Final = 100_000
-"""No table has more rows, for the same reason."""
 MAX_LINE: Final = 200
 """Most characters of a name or a title, as they stand in tables."""
 MAX_CHARACTERS: Final = 10_000
@@ -298,8 +296,6 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
             if len(cells) != len(columns):
                 where = f"{path}:{reader.line_num}"
                 raise InputError(f"{where}: the row has {len(cells)} cells, must have {len(columns)}")
-            if len(rows) == MAX_ROWS:
-                raise InputError(f"{path}: has more than {MAX_ROWS} rows, the most that are read")
             values = dict(zip(columns, cells, strict=True))
             rows.append(Row(f"{path}:{reader.line_num}", values))
     except csv.Error as error:

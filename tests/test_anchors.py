@@ -11,7 +11,7 @@ from profiles.architectures.components import Anchor, MeasuredTime
 from profiles.architectures.model_tables import read_anchors
 from profiles.architectures.models import MODELS, load_model, model_names
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.costs.layers import ModelCosts, SamplingCosts, anchor_factor
+from profiles.costs.layers import ModelCosts, SamplingCosts, published
 from profiles.errors import InputError
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import Rates
@@ -46,7 +46,7 @@ def test_one_gpu_takes_what_was_published():
 
 def test_between_resolutions_the_factor_follows_the_logarithm_of_the_pixels():
     model = anchored((256, 1, 1, 2.0 * 1.2), (1024, 1, 1, 2.0 * 16 * 3.0))
-    factor = {side: anchor_factor(model, RATED, side**2) for side in (128, 256, 512, 1024, 4096)}
+    factor = {side: published(model, RATED, side**2).factor for side in (128, 256, 512, 1024, 4096)}
     assert factor == pytest.approx({128: 1.2, 256: 1.2, 512: sqrt(1.2 * 3.0), 1024: 3.0, 4096: 3.0})
     assert log(factor[512]) == pytest.approx((log(1.2) + log(3.0)) / 2)
 
@@ -101,7 +101,7 @@ def test_a_backbone_alone_takes_as_long_as_beside_the_others():
     (backbone,) = model.components
     slow = tuple(replace(layer, matmul_flop=2e12) for layer in backbone.layers)
     both = replace(model, components=(backbone, replace(backbone, name="other", layers=slow)))
-    assert anchor_factor(both, RATED, 256**2) == pytest.approx(9.0 / 6.0)
+    assert published(both, RATED, 256**2).factor == pytest.approx(9.0 / 6.0)
     for index in range(2):
         alone = ModelCosts(both.only(index), RATED).components[0]
         assert alone.forward_s(3).tolist() == ModelCosts(both, RATED).components[index].forward_s(3).tolist()

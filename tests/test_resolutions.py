@@ -44,7 +44,7 @@ def test_sides_are_made_of_whole_tokens_of_every_component(make):
         check_resolution(model, 48, 40)
 
 
-@pytest.mark.parametrize("resolution", ["512x", "٥١٢", 512])
+@pytest.mark.parametrize("resolution", ["512x", "٥١٢", -512])
 def test_what_is_no_resolution_is_refused(resolution):
     with pytest.raises(
         InputError, match="must be pixels such as 1024, or width and height such as 1280x1920"

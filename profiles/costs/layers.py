@@ -68,7 +68,7 @@ class ComponentCosts:
     Args:
         component: the component.
         device: the device; times measured on it come before estimates, whatever the stack.
-        scale: factor on estimates, see ``anchor_factor``.
+        scale: factor on estimates, see ``published``.
         calibration: factor on all times, measured ones too.
         stack: of the software; by default ``eager``.
         extent: size of the image; by default the reference.
@@ -117,11 +117,11 @@ class ComponentCosts:
 
     def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
-        return self._keep(("forward", batch, share), lambda: self._times.forward_s(batch, share))
+        return self._kept("forward_s", batch, share)
 
     def gpu_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer on the GPU alone, without waiting for the host, shape (layers,)."""
-        return self._keep(("gpu", batch, share), lambda: self._times.gpu_s(batch, share))
+        return self._kept("gpu_s", batch, share)
 
     @cached_property
     def host_s(self) -> FloatArray:
@@ -130,17 +130,15 @@ class ComponentCosts:
 
     def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Seconds of self-attention in ``gpu_s``, shape (layers,)."""
-        return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
+        return self._kept("attention_s", batch, share)
 
     def attention_backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Seconds of self-attention in ``backward_s``, shape (layers,)."""
-        key = ("attention backward", batch, share)
-        return self._keep(key, lambda: self._times.attention_backward_s(batch, share))
+        return self._kept("attention_backward_s", batch, share)
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
-        key = ("copied", moved_bytes, launches)
-        return float(self._keep(key, lambda: self._times.copied_s(moved_bytes, launches)))
+        return float(self._kept("copied_s", moved_bytes, launches))
 
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""
@@ -159,9 +157,7 @@ class ComponentCosts:
         passed = np.array([layer.backward != "none" for layer in self.component.layers])
         if attention:
             return np.where(passed, self.forward_s(batch, share), 0.0)
-        key = ("beside attention", batch, share)
-        beside_s = self._keep(key, lambda: self._times.beside_attention_s(batch, share))
-        return np.where(passed, beside_s, 0.0)
+        return np.where(passed, self._kept("beside_attention_s", batch, share), 0.0)
 
     def takes_time(self, *, training: bool) -> bool:
         """Return whether some layer takes time, in training its backward included."""
@@ -186,6 +182,10 @@ class ComponentCosts:
             per_sample = self._times.gpu_s(marks[:-1], WHOLE) / (marks[1:, None] - 1)
             least = np.minimum(least, np.min(per_sample, axis=0))
         return np.asarray(least)
+
+    def _kept(self, name: str, *arguments: Hashable) -> FloatArray:
+        """Scaled seconds that a method of the times gives."""
+        return self._keep((name, *arguments), lambda: getattr(self._times, name)(*arguments))
 
     def _keep(self, key: Hashable, make: Callable[[], ArrayLike]) -> FloatArray:
         """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
@@ -358,31 +358,25 @@ def _tensors(model: Model) -> tuple[int, int]:
 
 
 def published(model: Model, device: Device, pixels: int) -> Calibration:
-    """The calibration of a model's backbones by published one-GPU latencies; factor 1 where there are none."""
-    there = any(anchor.device == device.name for anchor in model.anchors)
-    return Calibration(anchor_factor(model, device, pixels), PUBLISHED) if there else Calibration()
+    """The calibration of a model's backbones by published one-GPU latencies; factor 1 where there are none.
 
+    The factor is published over estimated seconds. It corrects what the model's estimates on the device miss under the
+    default stack, that of the anchors, so that it holds for every pass of a backbone there: forward and backward,
+    sampling and training.
 
-def anchor_factor(model: Model, device: Device, pixels: int) -> float:
-    """Published over estimated one-GPU seconds of the backbones, at some pixels.
-
-    It corrects what the model's estimates on the device miss under the default stack, that of the anchors, so that
-    it holds for every pass of a backbone there: forward and backward, sampling and training.
-
-    1 where nothing was published; the geometric mean where several latencies were; interpolated in the logarithm
-    of the pixels between resolutions, constant beyond.
+    Of several latencies it is the geometric mean, between resolutions interpolated in the logarithm of the pixels,
+    beyond them constant.
     """
-    if device.laws is None:
-        return 1.0
     ratios: dict[int, list[float]] = {}
     for anchor in model.anchors:
         if anchor.device == device.name and (estimated := one_gpu_s(model, device, anchor)):
             ratios.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
     if not ratios:
-        return 1.0
+        return UNSCALED
     sizes = sorted(ratios)
     factors = [sum_in_order(ratios[size]) / len(ratios[size]) for size in sizes]
-    return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
+    factor = exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
+    return Calibration(factor, PUBLISHED)
 
 
 def one_gpu_s(model: Model, device: Device, anchor: Anchor, stack: Stack | None = None) -> float:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,16 +22,16 @@ from profiles.errors import counted, shown, wrong
 from profiles.machines.devices import Device
 from profiles.units import FloatArray
 
+SIDE: Final = re.compile(r"[1-9]\d{0,11}", re.ASCII)
 
-def sides_of(resolution: str) -> tuple[int, int]:
-    """Height and width of a resolution in words: 1024, or 1280x1920, which is width x height."""
-    if not isinstance(resolution, str) or not re.fullmatch(
-        r"[1-9]\d{0,11}(x[1-9]\d{0,11})?", resolution, re.ASCII
-    ):
+
+def sides_of(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
+    """Height and width of a resolution: 1024, (1280, 1920), or as words 1280x1920, which is width x height."""
+    sides = resolution if isinstance(resolution, tuple) else str(resolution).split("x")
+    if len(sides) not in (1, 2) or not all(SIDE.fullmatch(str(side)) for side in sides):
         rule = "must be pixels such as 1024, or width and height such as 1280x1920"
         raise wrong("resolution", f"is {shown(resolution)}, {rule}")
-    sides = [int(side) for side in resolution.split("x")]
-    return sides[-1], sides[0]
+    return int(sides[-1]), int(sides[0])
 
 
 def in_words(height: int, width: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from numbers import Real
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
@@ -226,38 +226,30 @@ def _read_collectives(table: Table) -> Collectives:
     if "between" in table:
         if "nodes" in table:
             raise table.fail("nodes", "must not stand beside collectives.between, which replaces it")
-        between = _read_between(table.table("between"))
+        inner = table.table("between")
+        between = Between(tree=inner.curve("tree") if "tree" in inner else (), **_read_shares(inner))
+        inner.finish()
     collectives = Collectives(
         call_s=table.number("call_us", 0.0) * MICROSECOND,
-        efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
         nodes=table.curve("nodes", 1.0),
-        middle=_read_terms(table, "middle"),
-        fixed_s=_read_terms(table, "fixed_us", MICROSECOND),
-        step_s=_read_step(table),
-        middle_most=_read_most(table),
         all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
         own_part=table.number("own_part", 0.0, maximum=1.0),
         between=between,
+        **_read_shares(table),
     )
     table.finish()
     return collectives
 
 
-def _read_between(table: Table) -> Between:
-    between = Between(
-        efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
-        tree=table.curve("tree") if "tree" in table else (),
-        middle=_read_terms(table, "middle"),
-        fixed_s=_read_terms(table, "fixed_us", MICROSECOND),
-        step_s=_read_step(table),
-        middle_most=_read_most(table),
-    )
-    table.finish()
-    return between
-
-
-def _read_step(table: Table) -> float | None:
-    return table.number("step_us") * MICROSECOND if "step_us" in table else None
+def _read_shares(table: Table) -> dict[str, Any]:
+    """What collectives inside a node and between nodes both have."""
+    return {
+        "efficiency": tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
+        "middle": _read_terms(table, "middle"),
+        "fixed_s": _read_terms(table, "fixed_us", MICROSECOND),
+        "step_s": table.number("step_us") * MICROSECOND if "step_us" in table else None,
+        "middle_most": table.positive("middle_most") if "middle_most" in table else inf,
+    }
 
 
 def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
@@ -270,7 +262,3 @@ def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
             curves.append((operation, tuple((argument, value * unit) for argument, value in points)))
     inner.finish()
     return tuple(curves)
-
-
-def _read_most(table: Table) -> float:
-    return table.positive("middle_most") if "middle_most" in table else inf

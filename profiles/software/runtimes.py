@@ -160,8 +160,6 @@ def runtime_names() -> list[str]:
 def find_runtime(name: str) -> Runtime:
     """Return the runtime of a name."""
     names = runtime_names()
-    if isinstance(name, str) and "," in name:
-        raise InputError(f"runtime is {shown(name)}, must be one name: all points keep to the same runtime")
     if not is_one_of(name, *names):
         meant = near(name.casefold() if isinstance(name, str) else "", names)
         raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")
@@ -196,9 +194,6 @@ def read_runtime(path: Path) -> Runtime:
         values=table.table("values", {}).values(),
     )
     table.finish()
-    for name in (*runtime.guided, *runtime.pipelined, *runtime.one_scale, *runtime.values):
-        if runtime.unknown(name) and name not in runtime.rules:
-            raise InputError(f"{path}: {shown(name)} is none of its models or strategies")
     return runtime
 
 

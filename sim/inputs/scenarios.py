@@ -1,6 +1,5 @@
 """Requests, scenarios and strategies made from arguments of ``sim.run`` and its like, and their task."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike, fspath
@@ -8,7 +7,7 @@ from typing import Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.checks import is_one_of
-from profiles.costs.resolutions import check_whole_tokens, in_words
+from profiles.costs.resolutions import check_whole_tokens, in_words, sides_of
 from profiles.errors import DiffusimWarning, InputError, near_or_all, shown, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
@@ -18,7 +17,7 @@ from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_nam
 from sim.inputs.limits import check_pixels
 from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import SAMPLING, TASKS
-from strategies.parameters import MAX_INTEGER, check_integer, completed, options_of
+from strategies.parameters import check_integer, completed, options_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
     VIDEOS_PER_GPU,
@@ -220,7 +219,7 @@ def scenario_of(request: Request) -> AnyScenario:
     if task == "train":
         each = DEFAULT_BATCH_PER_GPU if model.frames == 1 else VIDEOS_PER_GPU
         batch = _integer("batch_size", batch_size, each * gpus)
-        width, height = _sides(options.get("resolution", (model.width, model.height)))
+        height, width = sides_of(options.get("resolution", (model.width, model.height)))
         options |= {"resolution": in_words(height, width)} if "resolution" in options else {}
         workload = TrainingWorkload(gpus, batch, **options)
         check_pixels(model, width, height)
@@ -243,7 +242,7 @@ def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
 
 def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) -> SamplingWorkload:
     """Return the workload of a sampler; its defaults are the model's."""
-    width, height = _sides(options.pop("resolution", (model.width, model.height)))
+    height, width = sides_of(options.pop("resolution", (model.width, model.height)))
     options.setdefault("guidance", model.guidance)
     if model.steps is not None:
         options.setdefault("steps", model.steps)
@@ -273,24 +272,6 @@ def _check_included(scenario: SamplingScenario) -> None:
             known = [scenario.model.components[i].name for i in components]
             needs = f"`include` {' or '.join(known)}, or `include` all" if known else "a model that has one"
             raise InputError(f"`{name}` is {value}, but changes nothing without {needs}")
-
-
-def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
-    """Return width and height in pixels; one number is both, and words are as the command line has them."""
-    sides = resolution
-    if isinstance(resolution, str) and re.fullmatch(r"\d{1,12}(x\d{1,12})?", resolution, re.ASCII):
-        sides = tuple(map(int, resolution.split("x")))
-    if isinstance(sides, int):
-        sides = (sides,)
-    if not isinstance(sides, tuple) or len(sides) not in (1, 2) or not all(map(_is_side, sides)):
-        raise InputError(
-            f"`resolution` is {shown(resolution)}, must be pixels such as 1024, or width and height such as 1280x1920"
-        )
-    return sides[0], sides[-1]
-
-
-def _is_side(pixels: object) -> bool:
-    return isinstance(pixels, int) and abs(pixels) <= MAX_INTEGER
 
 
 def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
@@ -356,12 +337,14 @@ def request_of(
 
 def _check_kinds(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
     """Refuse what names neither a model, a cluster, a strategy nor a stack."""
-    if not isinstance(model, str | PathLike | Model | Scene | None):
-        raise InputError(f"model is {shown(model)}, must be a name, a folder, a Model or a Scenario")
-    if not isinstance(cluster, str | PathLike | Cluster | None):
-        raise InputError(f"cluster is {shown(cluster)}, must be a name, a file or a Cluster")
-    if not isinstance(stack, str | PathLike | Stack | None):
-        raise InputError(f"stack is {shown(stack)}, must be a name, a file or a Stack")
+    kinds: dict[str, tuple[object, Any, str]] = {
+        "model": (model, Model | Scene, "a name, a folder, a Model or a Scenario"),
+        "cluster": (cluster, Cluster, "a name, a file or a Cluster"),
+        "stack": (stack, Stack, "a name, a file or a Stack"),
+    }
+    for name, (value, kind, rule) in kinds.items():
+        if not isinstance(value, str | PathLike | kind | None):
+            raise InputError(f"{name} is {shown(value)}, must be {rule}")
     for strategy in () if strategies is None else strategies:
         base = strategy if isinstance(strategy, type) else type(strategy)
         if not issubclass(base, str | Strategy | Sampler) or strategy is str:

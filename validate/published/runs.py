@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from profiles.costs.layers import anchor_factor
+from profiles.costs.layers import published
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
@@ -109,7 +109,7 @@ def _provenance(model: str, device: Device, pixels: int, provenance: str) -> str
     """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
     if all(anchor.device != device.name for anchor in model_of(model).anchors):
         return provenance
-    factor = anchor_factor(model_of(model), device, pixels)
+    factor = published(model_of(model), device, pixels).factor
     return f"{provenance}, times {factor:.3f} from one GPU's latencies"
 
 
