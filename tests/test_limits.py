@@ -77,3 +77,9 @@ def test_large_models_are_refused_where_they_would_take_long(tell, elsewhere, si
     code, out, err = tell(*command.split(), "--model", "large", "--gpus", 8)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+def test_gpus_that_no_point_can_use_are_refused_with_those_that_one_can(tell):
+    code, out, err = tell("sweep", "--model", "sd21", "--gpus", 20)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--gpus is 20, must be a multiple of the 8 of a node, such as 16 or 24: " in err

@@ -9,7 +9,7 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
 from sim.outcomes.runs import run_point
-from strategies.patching.footprint import REPLICATED_SHARE, WORKING_SHARE
+from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
@@ -64,6 +64,11 @@ def test_tensor_parallelism_leaves_modulations_whole():
     assert backbone_bytes("flux-dev", "tensor", 4) == pytest.approx(expected, rel=0.01)
 
 
+def test_convolutions_of_a_unet_are_divided():
+    whole = backbone_bytes("sdxl", "single", 1)
+    assert whole / 4 < backbone_bytes("sdxl", "tensor", 4) < 1.05 * whole / 4
+
+
 def test_activations_follow_the_tokens_that_a_device_computes(make):
     whole = WORKING_SHARE * SAVED_BYTES
     assert resident(make, "single", 1)["activations"] == pytest.approx(whole)
@@ -73,6 +78,18 @@ def test_activations_follow_the_tokens_that_a_device_computes(make):
         assert resident(make, name, 4)["activations"] == pytest.approx(whole / 4), name
     divided = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / 4
     assert resident(make, "tensor", 4)["activations"] == pytest.approx(whole * divided)
+
+
+def test_a_layer_of_a_decoder_holds_its_input_and_its_output_twice(make):
+    layers = {"trainable": False, "inputs": ["transformer"], "output_bytes": 4e9}
+    decoder = replace(make.component("vae", [0.1, 0.2, 0.3], **layers), tasks=("sample",))
+    model = replace(blocks(), components=(*blocks().components, decoder))
+    workload = {"steps": 2, "include": ("vae",), "batch_size": 2}
+    stays = RUNTIME_BYTES + NCCL_BYTES + 2 * PARAMETERS * LAYERS
+    for chunks in (1, 8):
+        scenario = make.sampling(model, make.cluster(), 4, decode_chunks=chunks, **workload)
+        peak = run_point(make_sampler("ulysses", {}), scenario).expected.peak_memory_bytes
+        assert peak == pytest.approx(stays + 2 * 3 * 4e9 / chunks)
 
 
 def test_pipefusion_computes_the_whole_image_only_in_synchronous_steps(make):
