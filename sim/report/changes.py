@@ -6,7 +6,6 @@ The nearest points are simulated again; where other degrees may be best, all poi
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from math import inf
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
@@ -165,77 +164,58 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
 
 
 def nearest(sweep: Sweep, answer: Point) -> tuple[list[Point], list[Point]]:
-    """Return the answer and the points next to it, and points of its strategy that lack least memory."""
-    first = contenders(sweep, answer)
-    names, taken = {point.name for point in first}, {*map(id, first)}
-    there = [point for point in sweep.points if point.recommended and point.name in names]
-    others = [point for point in there if point.reason is None and id(point) not in taken]
+    """Return the answer, the best of the next strategies and points next to them, and those that lack least memory.
+
+    By cost the best of each strategy is one on every number of GPUs; what lacks memory is of the answer's strategy.
+    """
+    good = [point for point in sweep.ranked() if point.recommended and not point.reason]
+    simulated = (point.name for point in good if point.status == "simulated")
+    names = list(dict.fromkeys([answer.name, *simulated]))[:CONTENDERS]
+    first: dict[object, Point] = {}
+    for point in [answer, *good]:
+        if point.name in names:
+            first.setdefault((point.name, sweep.objective == "cost" and point.num_gpus), point)
+    taken, there = {*map(id, first.values())}, [point for point in sweep.points if point.recommended]
+    others = [p for p in there if p.name in names and p.reason is None and id(p) not in taken]
     others.sort(key=lambda point: point.least_score(sweep.objective))
     short = [point for point in there if point.name == answer.name and point.kind == OUT_OF_MEMORY]
     short.sort(key=lambda point: point.least_memory_bytes)
-    return first + others[:NEAR], short[:NEAR]
-
-
-def contenders(sweep: Sweep, answer: Point) -> list[Point]:
-    """Return the answer and the best points of the next strategies; by cost those on every number of GPUs."""
-    best = {answer.name: answer}
-    ranked = [point for point in sweep.ranked() if not point.reason and point.recommended]
-    for point in ranked:
-        if point.status == "simulated":
-            best.setdefault(point.name, point)
-    chosen = dict.fromkeys(list(best)[:CONTENDERS])
-    if sweep.objective != "cost":
-        return [best[name] for name in chosen]
-    each = {(answer.name, answer.num_gpus): answer}
-    for point in ranked:
-        if point.name in chosen:
-            each.setdefault((point.name, point.num_gpus), point)
-    return list(each.values())
+    return [*first.values(), *others[:NEAR]], short[:NEAR]
 
 
 def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
-    """Return the change of an answer, the first of some points, by looking for the best of them again.
-
-    A whole sweep of each changed question would take up to 2 s; these few points need no workers, store or reliefs.
-    """
-    scenario, first, objective = variation.scenario, points[0], sweep.objective
+    """Return the change of an answer, the first of some points, by sweeping over these again."""
+    scenario = variation.scenario
     again = [point.candidate(scenario) for point in points]
     if variation.recomputes:
         again = [candidate._replace(checkpointing=None) for candidate in again]
-    fresh = [bounded(candidate, scenario) for candidate in dict.fromkeys(again)]
-    same = best_of([point for point in fresh if point.name == first.name], scenario, objective)
-    best = best_of([point for point in fresh if point.name != first.name], scenario, objective, same)
-    return replace(_change_to(variation, sweep, first, (same, best), fresh), exact=False)
+    fresh = [
+        Point(of.strategy, of.strategy.name, num_gpus=of.num_gpus, checkpointing=of.checkpointing)
+        for of in dict.fromkeys(again)
+    ]
+    return replace(_swept_change(variation, replace(sweep, relief=()), fresh, points[0]), exact=False)
 
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
-    """Return the change of an answer by looking for the best of all points of the strategies again."""
-    scenario = variation.scenario
-    points = find_points(scenario, names, sweep.held)
+    """Return the change of an answer by sweeping over all points of the strategies again."""
+    points = find_points(variation.scenario, names, sweep.held)
     if sweep.runtime is not None:
-        points = within(sweep.runtime, points, scenario)
+        points = within(sweep.runtime, points, variation.scenario)
+    return _swept_change(variation, sweep, points, first)
+
+
+def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], first: Point) -> Change:
+    """Return a change from the answer before it to the best of points after it."""
+    scenario = variation.scenario
     objective = objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective
-    again = _swept(sweep, points, scenario, objective)
+    again = swept(sweep, points, scenario, objective)
     ranked = [point for point in again.ranked() if point.status == "simulated"]
-    same = next((point for point in ranked if point.name == first.name), None)
-    return _change_to(variation, sweep, first, (same, next(iter(ranked), None)), again.points)
-
-
-def _change_to(
-    variation: Variation,
-    sweep: Sweep,
-    first: Point,
-    after: tuple[Point | None, Point | None],
-    among: Sequence[Point],
-) -> Change:
-    """Return a change from the answer before it, and the best of its strategy and of all after it."""
-    same, best = after
-    if best is None or best.result is None:
+    if not ranked:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
-    assert first.result is not None
+    best, same = ranked[0], next((point for point in ranked if point.name == first.name), None)
     if same is not None and same.costs == best.costs:
         best = same  # of two names of one result the answer's
-    assert best.result is not None
+    assert first.result is not None and best.result is not None
     stays = best is same
     return Change(
         variation.name,
@@ -247,7 +227,7 @@ def _change_to(
         memory=best.result.peak_memory_bytes / held if (held := first.result.peak_memory_bytes) else 1.0,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
-        fits=not any(_lacks_memory(point, first) for point in among),
+        fits=not any(_lacks_memory(point, first) for point in again.points),
     )
 
 
@@ -262,11 +242,11 @@ def _lacks_memory(point: Point, answer: Point) -> bool:
 def fastest_of(sweep: Sweep) -> Result | None:
     """Return the fastest recommended point of a sweep that ranks by something else."""
     points = [replace(point) for point in sweep.points if point.checkpointing is None]
-    best = _swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).best_point()
+    best = swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).best_point()
     return None if best is None else best.result
 
 
-def _swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objective: str) -> Sweep:
+def swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objective: str) -> Sweep:
     """Return a sweep of the recommended points over a scenario, with the exact best of each strategy."""
     good = [point for point in points if point.recommended]
     again = replace(sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False)
@@ -287,16 +267,3 @@ def simulated_again(point: Point, scenario: AnyScenario) -> Point:
     again = replace(point, result=None)
     take_outcome(again, outcome_of(point.candidate(scenario), scenario))
     return again
-
-
-def best_of(
-    points: Iterable[Point], scenario: AnyScenario, objective: str, best: Point | None = None
-) -> Point | None:
-    """Return the best of points that were bounded, or the best so far."""
-    for point in sorted(points, key=lambda point: point.least_score(objective)):
-        known = inf if best is None else best.score(objective)
-        if point.reason is not None or point.least_score(objective) >= known:
-            continue
-        again = simulated_again(point, scenario) if point.result is None else point
-        best = again if again.score(objective) < known else best
-    return best

@@ -22,7 +22,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, weigh
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
-from sim.report.changes import best_of
+from sim.report.changes import swept
 from sim.report.numbers import duration, plain, unit_of
 from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
@@ -311,8 +311,8 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
         return
-    there = (p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most)
-    fastest = best_of(list(there), sweep.scenario, "latency")
+    there = [p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most]
+    fastest = swept(sweep, map(replace, there), sweep.scenario, "latency").best_point()
     if fastest is None or fastest.strategy is None or fastest.result is None:
         return
     scenario = fastest.candidate(sweep.scenario).at(sweep.scenario)
