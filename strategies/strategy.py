@@ -132,12 +132,12 @@ class Sampler(_Method):
     def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
         """Return the run in parts; those that are alike are one phase, which is replayed once."""
 
-    def folded_phases(self, scenario: SamplingScenario, displaced: int | None = None) -> tuple[Phase, ...]:
+    def folded_phases(self, scenario: SamplingScenario, *, excerpt: bool = False) -> tuple[Phase, ...]:
         """Return the phases, with plans of less where that stands for all.
 
         Args:
             scenario: model, cluster and workload.
-            displaced: steps after the warm-up that are planned of a long run whose steps overlap; by default all.
+            excerpt: of a long run whose steps overlap only the first are planned.
         """
         return self.phases(scenario)
 

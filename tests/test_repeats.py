@@ -15,7 +15,7 @@ from strategies.plans.plan import Op, Plan, Tensor
 REPEATING = {
     "stages in one node": (4, ("hunyuanvideo", "p4de", 8, "pipefusion", {}, {})),
     "stages of teams": (4, ("hunyuanvideo", "p4de", 8, "hybrid", {**PIPED, "guidance_degree": 1}, {})),
-    "more patches than stages": (8, ("flux-dev", "p4de", 8, "pipefusion", {"patches": 16}, {})),
+    "more patches than stages": (12, ("flux-dev", "p4de", 8, "pipefusion", {"patches": 16}, {})),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
 from sim.replay.engine import no_collection, simulate
-from sim.replay.repeats import EXCERPT, repeated_step
+from sim.replay.repeats import repeated_step
 from strategies.patching.frozen import with_frozen
 from strategies.patching.layout import unfolded
 from strategies.plans.network import Network, network_of
@@ -106,12 +106,9 @@ def _replay(
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)
         step = repeated_step(trace, network) if omitted else None
-        for displaced in (2 * EXCERPT, None):  # where no step repeats another so early
-            if omitted and step is None:
-                longer = strategy.folded_phases(scenario, displaced)
-                plan, omitted = next((of.plan, of.omitted) for of in longer if of.name == phase.name)
-                trace = simulate(plan, network)
-                step = repeated_step(trace, network) if omitted else None
+        if omitted and step is None:  # no step repeats another so early
+            plan = next(of.plan for of in strategy.folded_phases(scenario) if of.name == phase.name)
+            trace = simulate(plan, network)
         whole = plan is phase.plan and step is None
         yield Part(variant, phase, trace, None if whole else Measures.of(trace, step, omitted))
 
@@ -134,7 +131,7 @@ def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bo
     """
 
     def folded(sampler: Sampler, of: SamplingScenario) -> tuple[Phase, ...]:
-        return sampler.folded_phases(of, EXCERPT if excerpts else None)
+        return sampler.folded_phases(of, excerpt=excerpts)
 
     return [part for one in variants(strategy, scenario) for part in _replay(one, folded)]
 

@@ -15,8 +15,6 @@ from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.traces import Trace
 
-EXCERPT: Final = 4
-"""Displaced steps that are replayed: the first, two that are compared, and the last, which nothing follows."""
 ROUNDING: Final = 1e-12
 """Share of a run by which the times of two steps may differ besides their period."""
 

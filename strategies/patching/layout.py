@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Final
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -18,6 +19,11 @@ from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Plan, Stage
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
+
+EXCERPT: Final = 4
+"""Displaced steps of an excerpt: the first, two that are compared, and the last, which nothing follows."""
+LONG_EXCERPT: Final = 12
+"""Those with more patches than stages: stages run ahead on them, for some steps, until all wait for the slowest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +123,16 @@ class GridLayout(ABC):
             return ""
         return f"{self.num_steps - self.warmup_steps} of {self.num_steps} steps read activations of the step before"
 
-    def phases(self, displaced: int | None = None) -> tuple[Phase, ...]:
+    def phases(self, *, excerpt: bool = False) -> tuple[Phase, ...]:
         """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike.
 
         Args:
-            displaced: steps after the warm-up that are planned of a long run whose steps overlap; by default all.
+            excerpt: of a long run whose steps overlap only the first are planned.
         """
         steps, warmup, standing_in = self.num_steps, self.warmup_steps or 0, self.grid.standing_in
         if self.steps_overlap:
-            few = steps if displaced is None else warmup + displaced
-            planned = few if 2 * few <= steps else steps
+            few = warmup + (EXCERPT if self.count <= self.grid.pipeline else LONG_EXCERPT)
+            planned = min(few, steps) if excerpt else steps
             return (Phase("run", self.plan(range(planned)), 1, steps, standing_in, steps - planned),)
         parts = (("warm-up", warmup, warmup), ("steady", steps, steps - warmup))
         return tuple(

@@ -88,7 +88,7 @@ class Window(GridLayout):
             builder.collective("all_gather", range(gpus), size, held_bytes=size)
         return builder.build(self.stages(), self.resident(steps))
 
-    def phases(self, displaced: int | None = None) -> tuple[Phase, ...]:
+    def phases(self, *, excerpt: bool = False) -> tuple[Phase, ...]:
         """The phase of a run: its iterations are alike."""
         return (Phase("iteration", self.plan([self.num_steps - 1]), self.num_steps),)
 

@@ -31,9 +31,9 @@ class GridSampler(Sampler):
         """The phases of a run."""
         return self._made(scenario).phases()
 
-    def folded_phases(self, scenario: SamplingScenario, displaced: int | None = None) -> tuple[Phase, ...]:
+    def folded_phases(self, scenario: SamplingScenario, *, excerpt: bool = False) -> tuple[Phase, ...]:
         """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
-        return self._made(scenario).folded.phases(displaced)
+        return self._made(scenario).folded.phases(excerpt=excerpt)
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut, with the frozen components that it includes."""
