@@ -47,7 +47,11 @@ def _of_ops(tensors: Sequence[Sequence[int]], device: int, ends: Sequence[float]
 
 
 def _of_collectives(trace: Trace, tensors: Sequence[Sequence[int]], times: Sequence[float]) -> Moments:
-    pairs = [[*product(of, to.devices)] for of, to in zip(tensors, trace.plan.collectives, strict=True)]
+    sizes, collectives = trace.plan.sizes_bytes, trace.plan.collectives
+    sized = (
+        [tensor for tensor in of if sizes[tensor]] for of in tensors
+    )  # most only say that something is there
+    pairs = [[*product(of, to.devices)] for of, to in zip(sized, collectives, strict=True)]
     return *_columns(chain.from_iterable(pairs)), np.repeat(times, [*map(len, pairs)])
 
 
@@ -60,7 +64,7 @@ def _messages(trace: Trace) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
 
 
 def _columns(pairs: Iterable[tuple[int, int]]) -> IntArray:
-    return np.array([*pairs], np.int64).reshape(-1, 2).T
+    return np.fromiter(chain.from_iterable(pairs), np.int64).reshape(-1, 2).T
 
 
 def _joined(moments: Iterable[Moments], num_devices: int) -> tuple[IntArray, FloatArray]:

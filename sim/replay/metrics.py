@@ -29,8 +29,9 @@ def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
     """Return the mean over devices of the seconds in which one of some, or all, collectives runs, exposed or not."""
     spans: list[list[Span]] = [[] for _ in trace.plan.ops]
     for number in range(len(trace.collectives)) if numbers is None else numbers:
+        span = trace.collectives[number]
         for device in trace.plan.collectives[number].devices:
-            spans[device].append(trace.collectives[number])
+            spans[device].append(span)
     return sum_in_order(map(_union_s, spans)) / trace.plan.num_devices
 
 
@@ -90,8 +91,8 @@ def _queued_since(trace: Trace) -> list[float]:
     since: list[float] = []
     for number, before in enumerate(wiring.before):
         start = spans[number][0]
-        read = (writers[slot] for slot in wiring.collective_waits[number] if slot in writers)
-        since.append(min((since[one] for one in (*before, *read) if spans[one][1] == start), default=start))
+        read = [writers[slot] for slot in wiring.collective_waits[number] if slot in writers]
+        since.append(min([start, *[since[one] for one in (*before, *read) if spans[one][1] == start]]))
     return since
 
 
@@ -99,7 +100,8 @@ def _union_s(spans: Iterable[Span]) -> float:
     """Return the seconds that spans cover together; empty and inverted ones cover none."""
     total, reach = 0.0, float("-inf")
     for start, end in sorted(spans):
-        if end > max(start, reach):
-            total += end - max(start, reach)
+        begin = start if start > reach else reach
+        if end > begin:
+            total += end - begin
             reach = end
     return total

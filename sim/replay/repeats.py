@@ -87,12 +87,11 @@ def _steps(trace: Trace) -> Sequence[_Step]:
     steps = [[op.action.step for op in row if isinstance(op.action, PatchAction)] for row in plan.ops]
     of_tensor = {tensor: steps[device][op] for tensor, (device, op) in wiring.writers.items()}
     of_collective = [of_tensor[collective.reads[0]] for collective in plan.collectives]
-    written = [(of_tensor[key[0]], key, slot) for key, slot in wiring.slots.items() if key[0] in of_tensor]
     last = max(row[-1] for row in steps)
     return [
         _Step(
             [range(bisect_left(row, step), bisect_left(row, step + 1)) for row in steps],
-            [slot for of, _, slot in sorted(written) if of == step],
+            [slot for (tensor, _), slot in wiring.slots.items() if of_tensor.get(tensor) == step],
             range(bisect_left(of_collective, step), bisect_left(of_collective, step + 1)),
         )
         for step in (last - 2, last - 1)

@@ -112,10 +112,11 @@ def _wire_collectives(wiring: Wiring) -> None:
     for collective in collectives:
         waits: list[int] = []
         for tensor in collective.reads:
-            holders = [device for device in collective.devices if (tensor, device) in there]
             if tensor in wiring.writers:
-                holders = [_TO_COLLECTIVES]
-            elif not holders:
+                waits.append(_slot(wiring, tensor, _TO_COLLECTIVES))
+                continue
+            holders = [device for device in collective.devices if (tensor, device) in there]
+            if not holders:
                 waiting = f"{collective.operation} waits for {wiring.plan.tensors[tensor]}"
                 raise DeadlockError(
                     f"deadlock: {waiting}, which no collective before it leaves on its devices"
@@ -130,10 +131,10 @@ def _wire_collectives(wiring: Wiring) -> None:
 
 def _slot(wiring: Wiring, tensor: int, device: int, source: int | None = None) -> int:
     """The slot of a message from a source, of a signal, or of a collective's result."""
-    if (key := (tensor, device)) not in wiring.slots:
-        wiring.slots[key] = len(wiring.sources)
+    slot = wiring.slots.setdefault((tensor, device), len(wiring.sources))
+    if slot == len(wiring.sources):
         wiring.sources.append(source)
-    return wiring.slots[key]
+    return slot
 
 
 def _deliver(
@@ -201,7 +202,8 @@ def _wire_sends(wiring: Wiring) -> None:
     """Note for each op what it sends."""
     of_tensor: dict[int, Slots] = {}
     for (tensor, _), slot in wiring.slots.items():
-        of_tensor[tensor] = (*of_tensor.get(tensor, ()), slot)
+        if tensor in wiring.writers:
+            of_tensor[tensor] = (*of_tensor.get(tensor, ()), slot)
     for ops in wiring.plan.ops:
         wiring.sends.append([tuple([s for t in op.writes for s in of_tensor.get(t, ())]) for op in ops])
         wiring.early.append(
