@@ -14,29 +14,28 @@ def sampling(make, num_gpus, **workload):
 def test_tensor_is_innermost_and_guidance_outermost():
     grid = Grid(guidance=2, pipeline=2, ring=2, ulysses=2, tensor=2)
     assert grid.positions == 32
-    assert [(g, s, team.devices) for g, s, team in grid.teams()] == [
+    assert [*grid.teams()] == [
         (0, 0, tuple(range(8))), (0, 1, tuple(range(8, 16))),
         (1, 0, tuple(range(16, 24))), (1, 1, tuple(range(24, 32))),
     ]  # fmt: skip
     team = grid.team(0, 1)
-    assert team.groups("tensor") == [(8, 9), (10, 11), (12, 13), (14, 15)]
-    assert team.groups("ulysses") == [(8, 10), (9, 11), (12, 14), (13, 15)]
-    assert team.groups("ring") == [(8, 12), (9, 13), (10, 14), (11, 15)]
-    assert team.groups("sequence") == [(8, 10, 12, 14), (9, 11, 13, 15)]
+    assert grid.groups_of("tensor", team) == [(8, 9), (10, 11), (12, 13), (14, 15)]
+    assert grid.groups_of("ulysses", team) == [(8, 10), (9, 11), (12, 14), (13, 15)]
+    assert grid.groups_of("ring", team) == [(8, 12), (9, 13), (10, 14), (11, 15)]
+    assert grid.groups_of("sequence", team) == [(8, 10, 12, 14), (9, 11, 13, 15)]
 
 
 @pytest.mark.parametrize(
     ("ring", "ulysses", "tensor"), [(1, 1, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2), (2, 2, 2)]
 )
 def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
-    team = Grid(ring=ring, ulysses=ulysses, tensor=tensor).team(0, 0)
-    kinds = {
-        tensor: team.groups("tensor"), ulysses: team.groups("ulysses"), ring: team.groups("ring"),
-        ring * ulysses: team.groups("sequence"),
-    }  # fmt: skip
-    for size, groups in kinds.items():
+    grid = Grid(ring=ring, ulysses=ulysses, tensor=tensor)
+    team = grid.team(0, 0)
+    degrees = {"tensor": tensor, "ulysses": ulysses, "ring": ring, "sequence": ring * ulysses}
+    for kind, size in degrees.items():
+        groups = grid.groups_of(kind, team)
         assert {len(group) for group in groups} == {size}
-        assert sorted(device for group in groups for device in group) == list(team.devices)
+        assert sorted(device for group in groups for device in group) == list(team)
 
 
 def test_a_pass_holds_the_predictions_of_its_group(make):

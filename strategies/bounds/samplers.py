@@ -206,7 +206,7 @@ def _patches_s(patches: Patches) -> float:
 
 def _patch_step_s(patches: Patches, kind: Kind) -> float:
     """Seconds of a step of a kind; its host dispatches before the last gathering, if not between."""
-    devices, builder = patches.grid.team(0, 0).devices, _FirstDevice(patches, 0)
+    devices, builder = patches.grid.team(0, 0), _FirstDevice(patches, 0)
     for seconds, sent in patches.pieces(kind):
         if sent and kind is Kind.SYNCHRONOUS:
             builder.gather(devices, sent)
@@ -288,7 +288,7 @@ class _Rounds:
         if not last:
             return 0.0
         size = pipeline.hidden_bytes(stage, patch) if stage < last else pipeline.latents_bytes(patch)
-        teams = (pipeline.grid.team(0, at).devices for at in (stage, following))
+        teams = (pipeline.grid.team(0, at) for at in (stage, following))
         routes = [pipeline.network.route(*pair) for pair in zip(*teams, strict=True)]
         if not self.stage_pass(following, patch).meeting:
             return min(size * route.wire_s_per_byte + route.delay_s for route in routes)
@@ -304,18 +304,16 @@ class _Rounds:
     def _layers(self, stage: int, patch: int | None) -> Pass:
         """The layers of a stage; each run is measured once for teams that lie alike and layers alike."""
         scenario, team = self.pipeline.scenario, self.pipeline.grid.team(0, stage)
-        each, first = scenario.cluster.devices_per_node, team.devices[0]
-        alike = tuple(range(first % each, first % each + len(team.devices)))
-        team = replace(team, devices=alike)
+        first = team[0] % scenario.cluster.devices_per_node
+        alike = tuple(range(first, first + len(team)))
 
         def measure(work: RunWork) -> Pass:
-            builder = _FirstDevice(self.pipeline, alike[0])
-            LayerRunner(builder, team, work, PASS).append()
+            builder = _FirstDevice(self.pipeline, first)
+            LayerRunner(builder, grid, alike, work, PASS).append()
             return builder.measure()
 
-        run = self.pipeline.run(stage, patch)
-        grid = self.pipeline.grid
-        where = "pass", grid.positions, team.degrees, alike[0], run.batch, run.tokens, run.cached
+        grid, run = self.pipeline.grid, self.pipeline.run(stage, patch)
+        where = "pass", grid.positions, grid.degrees, alike, run.batch, run.tokens, run.cached
         every = self.pipeline.works(stage, patch)
         works = {work[1:]: work for work in every}
         counts = Counter(work[1:] for work in every)
@@ -329,7 +327,7 @@ class _Rounds:
         pipeline, calls = self.pipeline, self.pipeline.scenario.calls
         if stage < self.stages[-1]:
             return Pass(0.0, calls.message_s)
-        device = pipeline.grid.team(0, stage).devices[0]
+        device = pipeline.grid.team(0, stage)[0]
         gathers = [
             pipeline.network.collective(
                 Collective("all_gather", group, size, group if of else None, (), (), subgroup=of)

@@ -1,6 +1,6 @@
 """The grid: how the GPUs of a sampler are divided among guidance, pipeline, sequence and tensor parallelism."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
@@ -8,7 +8,7 @@ from typing import Final
 
 from profiles.errors import InfeasibleError, would_divide
 from profiles.machines.clusters import Cluster
-from strategies.plans.placement import Placement, Subgroup
+from strategies.plans.placement import Subgroup
 from strategies.plans.workloads import HEADS
 from strategies.sampling_scenario import SamplingScenario
 
@@ -18,10 +18,14 @@ GUIDED: Final = 2
 
 
 @dataclass(frozen=True)
-class _Degrees:
-    """Degrees of devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost.
+class Grid:
+    """Degrees of parallelism; those of a team innermost, then pipeline, guidance, and data outermost.
 
-    In place of a ring they may stand in ``rows`` x ``columns``, each row of which lies together.
+    A team computes one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost. In place of a ring it
+    may stand in ``rows`` x ``columns``, each row of which lies together.
+
+    Source: xDiT, its default order of process groups. Where it is ``folded``, one guidance group stands for all, which
+    do the same at the same time. So does one node of each team for all of its ``alike_nodes``.
     """
 
     ring: int = 1
@@ -29,10 +33,15 @@ class _Degrees:
     tensor: int = 1
     rows: int = 1
     columns: int = 1
+    pipeline: int = 1
+    guidance: int = 1
+    data: int = 1
+    folded: bool = False
+    alike_nodes: int = 1
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """The degrees alone."""
+        """Those of a team."""
         return self.ring, self.ulysses, self.tensor, self.rows, self.columns
 
     @property
@@ -42,90 +51,8 @@ class _Degrees:
 
     @property
     def size(self) -> int:
-        """Devices that compute a patch together."""
+        """Devices of a team."""
         return self.sequence * self.tensor
-
-
-@dataclass(frozen=True)
-class Team(_Degrees):
-    """Devices that compute one patch together.
-
-    Where one node stands for all of a team, its devices alone are named, and of groups those in it.
-    """
-
-    devices: tuple[int, ...] = ()
-
-    def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
-        """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
-
-        Args:
-            size_bytes: of one sample, with all tokens and heads.
-            samples: of one pass.
-            share: share of the tokens that the team holds.
-        """
-        return size_bytes * samples * share / self.sequence
-
-    def head_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
-        """Bytes on one device of a tensor whose heads are divided as well; arguments as for ``token_bytes``."""
-        return size_bytes * samples * share / self.size
-
-    def groups(self, kind: str) -> list[tuple[int, ...]]:
-        """The devices that exchange with one another: ``sequence`` of different tokens, or of one of its degrees.
-
-        Those of a ``row`` or ``column`` hold the same heads.
-        """
-        stride, members = self._strides[kind]
-        span, count = stride * members, len(self.devices)
-        starts = [(block, i) for block in range(0, count, span) for i in range(min(stride, count))]
-        return [self.devices[block + i : block + span : stride] for block, i in starts]
-
-    def subgroup(self, kind: str) -> Subgroup | None:
-        """The GPUs that the devices of each group of a kind stand for; None where they stand for themselves."""
-        stride, members = self._strides[kind]
-        count = len(self.devices)
-        return Subgroup(members, max(1, stride // count)) if stride * members > count else None
-
-    def members(self, kind: str) -> int:
-        """Devices of each group of a kind, named or not."""
-        return self._strides[kind][1]
-
-    @property
-    def _strides(self) -> dict[str, tuple[int, int]]:
-        """For each kind of group the distance between two neighbours, and the members."""
-        heads = self.ulysses * self.tensor
-        return {
-            "tensor": (1, self.tensor),
-            "ulysses": (self.tensor, self.ulysses),
-            "ring": (heads, self.ring),
-            "row": (heads, self.columns),
-            "column": (heads * self.columns, self.rows),
-            "sequence": (self.tensor, self.sequence),
-        }
-
-    def alike_nodes(self, each: int) -> int:
-        """Nodes of so many devices that do the same at the same time; 1 where they do not.
-
-        Each group of the team lies in one node, or in several of them in the same places: each node holds its like.
-        """
-        ends = [end for stride, of in self._strides.values() if of > 1 for end in (stride, stride * of)]
-        return (
-            1 if any(end % each and each % end for end in (*ends, self.size)) else max(1, self.size // each)
-        )
-
-
-@dataclass(frozen=True)
-class Grid(_Degrees):
-    """Degrees of parallelism; those of a team innermost, then pipeline, guidance, and data outermost.
-
-    Source: xDiT, its default order of process groups. Where it is ``folded``, one guidance group stands for all, which
-    do the same at the same time. So does one node of each team for all of its ``alike_nodes``.
-    """
-
-    pipeline: int = 1
-    guidance: int = 1
-    data: int = 1
-    folded: bool = False
-    alike_nodes: int = 1
 
     @property
     def groups(self) -> int:
@@ -148,19 +75,67 @@ class Grid(_Degrees):
         if self.stands_for == 1:
             return ()
         groups = [guided % self.groups for guided in range(self.guidance)]
-        teams = [self.team(guided, stage).devices for guided in groups for stage in range(self.pipeline)]
+        teams = [self.team(guided, stage) for guided in groups for stage in range(self.pipeline)]
         return tuple(device for devices in teams for device in devices * self.alike_nodes)
 
-    def team(self, guided: int, stage: int) -> Team:
-        """The devices of one stage of one guidance group."""
-        return self._teams[guided * self.pipeline + stage]
+    def team(self, guided: int, stage: int) -> tuple[int, ...]:
+        """The devices of one stage of one guidance group that are told apart."""
+        size = self.size // self.alike_nodes
+        start = (guided * self.pipeline + stage) * size
+        return tuple(range(start, start + size))
+
+    def teams(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """Guidance group, stage and devices of each team."""
+        for guided in range(self.groups):
+            for stage in range(self.pipeline):
+                yield guided, stage, self.team(guided, stage)
+
+    def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
+        """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
+
+        Args:
+            size_bytes: of one sample, with all tokens and heads.
+            samples: of one pass.
+            share: share of the tokens that the team holds.
+        """
+        return size_bytes * samples * share / self.sequence
+
+    def head_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
+        """Bytes on one device of a tensor whose heads are divided as well; arguments as for ``token_bytes``."""
+        return size_bytes * samples * share / self.size
+
+    def groups_of(self, kind: str, team: Sequence[int]) -> list[tuple[int, ...]]:
+        """The devices of a team that exchange with one another: ``sequence`` of different tokens, or of one degree.
+
+        Those of a ``row`` or ``column`` hold the same heads.
+        """
+        stride, members = self._strides[kind]
+        span, count = stride * members, len(team)
+        starts = [(block, i) for block in range(0, count, span) for i in range(min(stride, count))]
+        return [tuple(team[block + i : block + span : stride]) for block, i in starts]
+
+    def members(self, kind: str) -> int:
+        """GPUs of each group of a kind."""
+        return self._strides[kind][1]
+
+    def subgroup(self, kind: str) -> Subgroup | None:
+        """The GPUs that the devices of each group of a kind stand for; None where they stand for themselves."""
+        stride, members = self._strides[kind]
+        count = self.size // self.alike_nodes
+        return Subgroup(members, max(1, stride // count)) if stride * members > count else None
 
     @cached_property
-    def _teams(self) -> tuple[Team, ...]:
-        size = self.size // self.alike_nodes
-        teams = (tuple(range(start, start + size)) for start in range(0, self.positions, size))
-        degrees = self.ring, self.ulysses, self.tensor, self.rows, self.columns
-        return tuple(Team(*degrees, devices) for devices in teams)
+    def _strides(self) -> dict[str, tuple[int, int]]:
+        """For each kind of group the distance between two neighbours, and the members."""
+        heads = self.ulysses * self.tensor
+        return {
+            "tensor": (1, self.tensor),
+            "ulysses": (self.tensor, self.ulysses),
+            "ring": (heads, self.ring),
+            "row": (heads, self.columns),
+            "column": (heads * self.columns, self.rows),
+            "sequence": (self.tensor, self.sequence),
+        }
 
     def folded_on(self, cluster: Cluster) -> "Grid":
         """The grid in which one guidance group, and one node of each team, stands for all that are alike.
@@ -169,23 +144,17 @@ class Grid(_Degrees):
         one holds delays another, whatever happens in one happens in all: each has nodes of its own, or all are in one
         whose cards share no port. Nor may a group's own exchanges share one: which goes first of two at once would then
         depend on the other group.
+
+        Nodes of a team are alike where each group of it lies in one node, or in several of them in the same places.
         """
-        each, pcie, team = cluster.devices_per_node, cluster.intra_node.kind == "pcie", self.team(0, 0)
+        each, pcie = cluster.devices_per_node, cluster.intra_node.kind == "pcie"
         if self.data > 1:
             return self
         apart = self.positions // self.guidance % each == 0 or (self.positions <= each and not pcie)
-        folded = self.guidance > 1 and apart and team.size <= (1 if pcie else each)
-        return replace(self, folded=folded, alike_nodes=1 if pcie else team.alike_nodes(each))
-
-    def teams(self) -> Iterator[tuple[int, int, Team]]:
-        """Guidance group, stage and team."""
-        for guided in range(self.groups):
-            for stage in range(self.pipeline):
-                yield guided, stage, self.team(guided, stage)
-
-    def placement(self, scenario: SamplingScenario) -> Placement:
-        """The placement of the positions."""
-        return Placement(scenario.streams, scenario.workload.num_gpus, self.positions, self.positions)
+        folded = self.guidance > 1 and apart and self.size <= (1 if pcie else each)
+        ends = [end for stride, of in self._strides.values() if of > 1 for end in (stride, stride * of)]
+        alike = not pcie and not any(end % each and each % end for end in (*ends, self.size))
+        return replace(self, folded=folded, alike_nodes=max(1, self.size // each) if alike else 1)
 
     def images(self, scenario: SamplingScenario) -> int:
         """Images that one data-parallel group draws."""

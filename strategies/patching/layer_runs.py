@@ -27,7 +27,7 @@ from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from profiles.units import FloatArray
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.footprint import waits_s
-from strategies.patching.grid import Team
+from strategies.patching.grid import Grid
 from strategies.plans.actions import PatchAction
 from strategies.plans.workloads import TEXTS
 from strategies.sampling_scenario import SamplingScenario
@@ -125,27 +125,28 @@ class RunWork(NamedTuple):
     swollen: float
 
 
-def run_work(scenario: SamplingScenario, team: Team, run: LayerRun) -> RunWork:
-    """The work of a run of layers; the same for all teams of the same degrees."""
-    merging = merged_s(scenario, team, run) if team.columns > 1 else (0.0, 0.0)
-    padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
+def run_work(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> RunWork:
+    """The work of a run of layers; the same for all teams of a grid."""
+    merging = merged_s(scenario, grid, run) if grid.columns > 1 else (0.0, 0.0)
+    padded = float(_fullest(scenario, grid.ulysses)[run.first : run.end].max(initial=1.0))
     swollen = padded * scenario.exchanged_share
     what = exchanged(scenario, run.first, run.end)
-    return RunWork(run, what, *run_seconds(scenario, team, run), merging, swollen)
+    return RunWork(run, what, *run_seconds(scenario, grid, run), merging, swollen)
 
 
 class LayerRunner(NamedTuple):
     """Writes the ops and exchanges of a team in a run of layers."""
 
     builder: SamplingBuilder
-    team: Team
+    grid: Grid
+    team: tuple[int, ...]
     work: RunWork
     action: PatchAction
 
     def append(self) -> None:
         """Append the run."""
-        team, what, work = self.team, self.work.exchanged, self.work
-        if team.size == 1 or not (what.attentions or what.sums):
+        grid, what, work = self.grid, self.work.exchanged, self.work
+        if grid.size == 1 or not (what.attentions or what.sums):
             self._compute(work.total_s, work.host_s)
             return
         rest_s = work.total_s - work.attention_s
@@ -162,21 +163,21 @@ class LayerRunner(NamedTuple):
         self._sum(what.sums - what.attentions)
 
     def _compute(self, seconds: float, host_s: float = 0.0) -> None:
-        self.builder.compute_together(self.team.devices, self.action, seconds, host_s)
+        self.builder.compute_together(self.team, self.action, seconds, host_s)
 
     def _exchange(
         self, kind: str, operation: str, *sizes: float, calls: int, held: int = 0, wait: bool = True
     ) -> Sequence[int]:
         """Append an exchange in the groups of a kind, as in ``GroupCollectives``; the results of those groups."""
-        groups, subgroup = tuple(self.team.groups(kind)), self.team.subgroup(kind)
-        if self.team.members(kind) == 1:
+        groups, subgroup = tuple(self.grid.groups_of(kind, self.team)), self.grid.subgroup(kind)
+        if self.grid.members(kind) == 1:
             return ()
         dispatched_as = EXCHANGE if operation == "all_gather" else ""
         what = GroupCollectives(operation, groups, sizes, calls, held, wait, dispatched_as, subgroup)
         return self.builder.exchange(what, self.action)
 
     def _head_bytes(self, size_bytes: float) -> float:
-        return self.team.head_bytes(size_bytes, self.work.run.batch, self.work.run.tokens)
+        return self.grid.head_bytes(size_bytes, self.work.run.batch, self.work.run.tokens)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
@@ -186,45 +187,45 @@ class LayerRunner(NamedTuple):
 
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
-        if self.team.rows * self.team.columns > 1:
+        if self.grid.rows * self.grid.columns > 1:
             self._attend_in_rows()
             return
-        rounds, run, calls = self.team.ring, self.work.run, self.work.exchanged.attentions
+        rounds, run, calls = self.grid.ring, self.work.run, self.work.exchanged.attentions
         size = 2 * self._head_bytes(self.work.exchanged.hidden_bytes)
         size /= run.tokens if run.cached else 1.0
         for _ in range(rounds - 1):
             results = self._exchange("ring", "send_recv", size, calls=calls, held=calls, wait=False)
             self._compute(self.work.attention_s / rounds)
-            self.builder.expect_each(self.team.groups("ring"), results)
+            self.builder.expect_each(self.grid.groups_of("ring", self.team), results)
         self._compute(self.work.attention_s / rounds)
 
     def _attend_in_rows(self) -> None:
         """Append attention of a row's queries to a column's keys and values, and the merging of partial outputs."""
-        team, what = self.team, self.work.exchanged
+        grid, what = self.grid, self.work.exchanged
         hidden, log_sums = self._head_bytes(what.hidden_bytes), self._head_bytes(what.log_sum_bytes)
-        if team.ulysses > 1:
+        if grid.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
-        calls, keys_values = what.attentions, 2 * team.rows * hidden
+        calls, keys_values = what.attentions, 2 * grid.rows * hidden
         self._exchange("column", "all_gather", keys_values, calls=2 * calls, held=calls)
-        self._exchange("row", "all_gather", team.columns * hidden, calls=calls, held=calls)
+        self._exchange("row", "all_gather", grid.columns * hidden, calls=calls, held=calls)
         self._compute(self.work.attention_s)
-        outputs = team.columns * hidden, team.columns * log_sums
+        outputs = grid.columns * hidden, grid.columns * log_sums
         self._exchange("row", "all_to_all", *outputs, calls=calls, held=calls)
-        if team.columns > 1:
+        if grid.columns > 1:
             self._compute(*self.work.merging)
 
     def _sum(self, sums: int) -> None:
-        what, run, team = self.work.exchanged, self.work.run, self.team
-        if team.tensor > 1 and sums > 0:
-            size = team.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
+        what, run, grid = self.work.exchanged, self.work.run, self.grid
+        if grid.tensor > 1 and sums > 0:
+            size = grid.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
             self._exchange("tensor", "all_reduce", size, calls=sums)
 
 
-def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float, float]:
+def run_seconds(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[float, float, float]:
     """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
     def make() -> tuple[float, float, float]:
-        total, attention = _layers_seconds(scenario, team, run)
+        total, attention = _layers_seconds(scenario, grid, run)
         host = scenario.backbone_costs.host_s
         layers = slice(run.first, run.end)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
@@ -232,11 +233,11 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
             gpu_s += max(0.0, float(total[0] - total[1]))
             host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
         if run.cached:
-            stored_s, storing_s = _stored_s(scenario, team, run)
+            stored_s, storing_s = _stored_s(scenario, grid, run)
             gpu_s, host_s = gpu_s + stored_s, host_s + storing_s
         return gpu_s, float(attention[layers].sum()), host_s
 
-    return scenario.remember(("run", team.degrees, run), make)
+    return scenario.remember(("run", grid.degrees, run), make)
 
 
 def _embeds(scenario: SamplingScenario) -> bool:
@@ -248,43 +249,43 @@ def _embeds(scenario: SamplingScenario) -> bool:
     return kernels[0] > kernels[1]
 
 
-def _layers_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[FloatArray, FloatArray]:
+def _layers_seconds(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[FloatArray, FloatArray]:
     """The seconds of all layers on each GPU of a team for a pass as in a run, and those of self-attention in them."""
 
     def make() -> tuple[FloatArray, FloatArray]:
         degrees = Share(
-            ring=team.ring,
-            ulysses=team.ulysses,
-            tensor=team.tensor,
+            ring=grid.ring,
+            ulysses=grid.ulysses,
+            tensor=grid.tensor,
             whole_text=scenario.workload.text == REPLICATED,
-            device_rows=team.rows,
-            device_columns=team.columns,
+            device_rows=grid.rows,
+            device_columns=grid.columns,
         )
         share = run.share.times(degrees)
         attention = scenario.backbone_costs.attention_s(run.batch, share)
-        uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
+        uneven = _fullest(scenario, grid.ulysses * grid.tensor) - 1
         total = scenario.backbone_costs.gpu_s(run.batch, share) + uneven * attention
-        return total + waits_s(scenario, total, team.tensor), (1 + uneven) * attention
+        return total + waits_s(scenario, total, grid.tensor), (1 + uneven) * attention
 
-    return scenario.remember(("layers", team.degrees, run.share, run.batch), make)
+    return scenario.remember(("layers", grid.degrees, run.share, run.batch), make)
 
 
-def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
+def merged_s(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU merges the partial outputs of its queries, and those of its host.
 
     They are merged as a ring merges its blocks, one of whose operators is a launch.
     """
     what = exchanged(scenario, run.first, run.end)
-    elements = team.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
-    moved = (MERGED_BYTES * (team.columns - 1) + MERGE_CASTS) * elements
-    launches = what.attentions * (MERGE_KERNELS * (team.columns - 1) + MERGE_CAST_KERNELS)
+    elements = grid.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
+    moved = (MERGED_BYTES * (grid.columns - 1) + MERGE_CASTS) * elements
+    launches = what.attentions * (MERGE_KERNELS * (grid.columns - 1) + MERGE_CAST_KERNELS)
     return scenario.backbone_costs.copied_s(moved, launches), launches * scenario.operator_s
 
 
-def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
+def _stored_s(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU puts a patch's keys and values beside those of the others, and those of its host."""
     what = exchanged(scenario, run.first, run.end)
-    moved = 4 * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)  # keys and values, read and written
+    moved = 4 * grid.head_bytes(what.hidden_bytes, run.batch, run.tokens)  # keys and values, read and written
     gpu_s = scenario.backbone_costs.copied_s(moved, what.attentions)
     return gpu_s, CACHE_OPERATORS * what.attentions * scenario.operator_s
 

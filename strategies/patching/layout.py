@@ -99,7 +99,8 @@ class GridLayout(ABC):
     @cached_property
     def placement(self) -> Placement:
         """Places of the grid's positions on the cluster."""
-        return self.grid.placement(self.scenario)
+        positions = self.grid.positions
+        return Placement(self.scenario.streams, self.scenario.workload.num_gpus, positions, positions)
 
     @property
     def network(self) -> Network:
@@ -146,7 +147,7 @@ class GridLayout(ABC):
                 component=self.scenario.backbone_index,
                 first_layer=first,
                 last_layer=end - 1,
-                position=self.grid.team(0, stage).devices[0],
+                position=self.grid.team(0, stage)[0],
                 forward_s=self.stage_s(stage),
                 backward_s=0.0,
                 parameters=int(parameters(self.scenario, first, end, self.grid.tensor)),
@@ -166,7 +167,7 @@ class GridLayout(ABC):
                 working(scenario, first, end, samples, grid.tensor),
                 *self.passing_on(stage, steps),
             )
-            resident += [buffers] * len(team.devices)
+            resident += [buffers] * len(team)
         return resident
 
     def least_memory_bytes(self) -> float:

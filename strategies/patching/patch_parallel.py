@@ -105,7 +105,7 @@ class Patches(GridLayout):
         for step in steps:
             gathered = self._step(builder, step, gathered)
         for guided, results in enumerate(gathered):
-            for device in self.grid.team(guided, 0).devices:
+            for device in self.grid.team(guided, 0):
                 for result in results:
                     builder.keep(device, result)
         return builder.build(self.stages(), self.resident(steps))
@@ -149,7 +149,7 @@ class Patches(GridLayout):
         gathered, sizes = [], [sent for _, sent in self.pieces(Kind.DISPLACED) if sent]
         for guided in range(self.grid.guidance):
             results = [builder.tensor("all_gather", 0, number, size) for number, size in enumerate(sizes)]
-            for device in self.grid.team(guided, 0).devices:
+            for device in self.grid.team(guided, 0):
                 for result in results:
                     builder.give(device, result)
             gathered.append(results)
@@ -162,7 +162,7 @@ class Patches(GridLayout):
         dispatching = self.host_s / sum_in_order(seconds for seconds, _ in pieces)
         fresh = []
         for guided in range(self.grid.guidance):
-            devices = self.grid.team(guided, 0).devices
+            devices = self.grid.team(guided, 0)
             stale = iter(gathered[guided] if gathered else ())
             results = []
             for seconds, sent in pieces:

@@ -19,7 +19,7 @@ from profiles.errors import InfeasibleError
 from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
-from strategies.patching.grid import Grid, Team
+from strategies.patching.grid import Grid
 from strategies.patching.layer_runs import LayerRun, LayerRunner, RunWork, run_seconds, run_work
 from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
@@ -105,21 +105,21 @@ class PatchPipeline(GridLayout):
 
     def works(self, stage: int, patch: int | None) -> list[RunWork]:
         """Return the work of a stage on a patch, or on the whole image: of each layer, or in a pipeline of all."""
-        scenario, team, run = self.scenario, self.grid.team(0, stage), self.run(stage, patch)
-        whole = self.grid.pipeline > 1 or team.size == 1
+        scenario, grid, run = self.scenario, self.grid, self.run(stage, patch)
+        whole = grid.pipeline > 1 or grid.size == 1
         layers = range(run.first, run.end)
         return scenario.remember(
-            ("works", team.degrees, whole, run),
+            ("works", grid.degrees, whole, run),
             lambda: [
-                run_work(scenario, team, each)
+                run_work(scenario, grid, each)
                 for each in ([run] if whole else [replace(run, first=i, end=i + 1) for i in layers])
             ],
         )
 
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
-        team, patches = self.grid.team(0, stage), range(len(self.patches))
-        seconds = [run_seconds(self.scenario, team, self.run(stage, patch)) for patch in patches]
+        patches = range(len(self.patches))
+        seconds = [run_seconds(self.scenario, self.grid, self.run(stage, patch)) for patch in patches]
         return sum_in_order(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
 
     def pass_samples(self, steps: Sequence[int]) -> float:
@@ -135,7 +135,7 @@ class PatchPipeline(GridLayout):
             return whole, joined_keys_and_values(self.scenario, self.batch)
         if not self.is_displaced(steps[-1]) or len(self.patches) * grid.pipeline == 1:
             return ()
-        return (Buffer(whole.name, grid.team(0, stage).head_bytes(whole.size_bytes, 1)),)
+        return (Buffer(whole.name, grid.head_bytes(whole.size_bytes, 1)),)
 
     def rows(self, patch: int | None) -> float:
         """The share of the image's rows in a patch; all of them in the whole image."""
@@ -145,18 +145,17 @@ class PatchPipeline(GridLayout):
         """Bytes of the hidden state on each device after a stage; the text's goes with the first patch."""
         image, size = self.scenario.extent.image, self.scenario.hidden_bytes(self.boundaries[stage + 1] - 1)
         share = 1.0 if patch is None else image * self.patches[patch] + (0.0 if patch else 1 - image)
-        return self.grid.team(0, stage).token_bytes(size, self.batch, share)
+        return self.grid.token_bytes(size, self.batch, share)
 
     def skip_bytes(self, stage: int, patch: int | None) -> dict[int, float]:
         """For each later stage that reads skips of a stage, their bytes on each device."""
-        team, rows = self.grid.team(0, stage), self.rows(patch)
-        read = self._skips.get(stage, {})
-        return {target: team.token_bytes(size, self.batch, rows) for target, size in read.items()}
+        rows, read = self.rows(patch), self._skips.get(stage, {})
+        return {target: self.grid.token_bytes(size, self.batch, rows) for target, size in read.items()}
 
     def latents_bytes(self, patch: int | None) -> float:
         """Bytes of the latents that each device of the last stage sends back to its like in the first."""
-        team, images = self.grid.team(0, 0), self.grid.images(self.scenario)
-        return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
+        images = self.grid.images(self.scenario)
+        return self.grid.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
     def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float, Subgroup | None]]:
         """Gathers of the noise prediction of a patch: inside each team, then between them.
@@ -164,13 +163,13 @@ class PatchPipeline(GridLayout):
         Their devices, their bytes, and which of the GPUs take part that those stand for.
         """
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
-        teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
-        inside = [(group, team.subgroup("sequence")) for team in teams for group in team.groups("sequence")]
-        between = list(zip(*(team.devices for team in teams), strict=True))
-        sequence, guidance = self.grid.sequence, self.grid.guidance
+        grid, sequence, guidance = self.grid, self.grid.sequence, self.grid.guidance
+        teams = [grid.team(guided, grid.pipeline - 1) for guided in range(grid.groups)]
+        inside = [group for team in teams for group in grid.groups_of("sequence", team)]
+        shared = grid.subgroup("sequence")
         folded = Subgroup(guidance, 1) if len(teams) < guidance else None
-        return [(group, predicted, subgroup) for group, subgroup in inside if sequence > 1] + [
-            (group, predicted * guidance, folded) for group in between if guidance > 1
+        return [(group, predicted, shared) for group in inside if sequence > 1] + [
+            (group, predicted * guidance, folded) for group in zip(*teams, strict=True) if guidance > 1
         ]
 
     @cached_property
@@ -207,8 +206,8 @@ class _Writer:
             self._receive(team, patch)
             action = PatchAction(stage, patch or 0, step)
             for work in self.pipeline.works(stage, patch):
-                LayerRunner(self.builder, team, work, action).append()
-            for device in team.devices:
+                LayerRunner(self.builder, self.grid, team, work, action).append()
+            for device in team:
                 self.ends[device].append(self.builder.last(device))
             if stage < self.grid.pipeline - 1:
                 self._send(
@@ -218,10 +217,10 @@ class _Writer:
                 self._send("skip", guided, (stage, target), patch, size)
         self._finish(patch, sends_back=sends_back)
 
-    def _receive(self, team: Team, patch: int | None) -> None:
+    def _receive(self, team: Sequence[int], patch: int | None) -> None:
         """Let each device of a team wait for its mail; where receives are posted late it travels late."""
         back = 1 if self.pipeline.receive == "after" else 2
-        for device in team.devices:
+        for device in team:
             ends = self.ends[device]
             for key in ((device, patch), (device, None)):
                 for tensor in self.mail.pop(key, ()):
@@ -234,7 +233,7 @@ class _Writer:
     ) -> None:
         """Send each member of a stage's team a tensor from its like in another's."""
         source, target = (self.grid.team(guided, stage) for stage in stages)
-        for sender, receiver in zip(source.devices, target.devices, strict=True):
+        for sender, receiver in zip(source, target, strict=True):
             tensor = self.builder.tensor(role, stages[0], patch or 0, size_bytes)
             self.builder.send(sender, tensor)
             self.mail.setdefault((receiver, patch), []).append(tensor)
@@ -243,7 +242,7 @@ class _Writer:
         """Solve and gather the noise prediction, and send the latents that follow from it to the first stage."""
         last = self.grid.pipeline - 1
         for guided in range(self.grid.groups):
-            for device in self.grid.team(guided, last).devices:
+            for device in self.grid.team(guided, last):
                 self.builder.call(device, self.pipeline.scenario.solver_s)
         for group, size, subgroup in self.pipeline.gathers(patch):
             self.builder.collective(
