@@ -42,7 +42,8 @@ from sim.inputs.scenarios import (
 )
 from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.runs import source_of, weigh
+from sim.outcomes.results import Source
+from sim.outcomes.runs import weigh
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.report.views import Result, Scaling, Sweep, with_views
 from strategies.orders.whole import order_of
@@ -114,8 +115,8 @@ def run(
     check_passes(point, scenario)
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
-    source = source_of(point, scenario, traces)
-    return Result.of(weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks))))
+    source = Source(point, scenario, traces, (*remarks, *point.remarks(scenario)))
+    return Result.of(weigh(point, scenario, parts, source))
 
 
 def _leaves_open(options: dict[str, Any], runtime: str | None) -> bool:

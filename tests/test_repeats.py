@@ -5,8 +5,8 @@ from making import make_cluster, make_link
 from test_alike_groups import PIPED, asked, assert_measured_as_the_whole
 
 from sim.outcomes.parts import main_part, measured_parts
+from sim.outcomes.repeats import repeated_step
 from sim.replay.engine import simulate
-from sim.replay.repeats import repeated_step
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
@@ -62,15 +62,15 @@ def repeated(*rows, size_bytes=0.0):
 
 def test_steps_repeat_one_another():
     step = repeated([(2.0, 0.5)] * 6, [(1.0, 0.5)] * 6, size_bytes=1.0)
-    assert (step.period_s, step.busy_s, step.p2p_bytes) == (2.0, 1.5, 1.0)
+    assert (step.duration_s, step.busy_s, step.p2p_bytes) == (2.0, 1.5, 1.0)
 
 
 def test_a_host_that_is_slower_than_its_device_catches_up_with_it():
     assert repeated([(100.0, 1.2)] + [(1.0, 1.2)] * 5) is None
-    assert repeated([(100.0, 1.0)] + [(1.0, 1.0)] * 5).period_s == 1.0
+    assert repeated([(100.0, 1.0)] + [(1.0, 1.0)] * 5).duration_s == 1.0
 
 
 def test_messages_that_are_late_catch_up_with_the_device_that_reads_them():
     devices = [(1.0, 0.0)] * 6, [(100.0, 0.0)] + [(1.0, 0.0)] * 5
     assert repeated(*devices, size_bytes=2.0) is None
-    assert repeated(*devices, size_bytes=1.0).period_s == 1.0
+    assert repeated(*devices, size_bytes=1.0).duration_s == 1.0

@@ -22,7 +22,7 @@ from sim.explore.points import Candidate
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of, engine, inputs_of
 from sim.outcomes.measures import Measures
-from sim.outcomes.runs import Quantities, parameters_of, result_of
+from sim.outcomes.runs import parameters_of, result_of
 from strategies.strategy import AnyScenario
 
 APPLICATION: Final = 0x64666673
@@ -271,8 +271,10 @@ def _answer_from(kept: Mapping[str, Any], point: Candidate, scenario: AnyScenari
     if not isinstance(summary, Measures):
         return summary
     stages = [{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]]
-    quantities = Quantities(kept["times"], summary, tuple(stages), kept["phases"])
-    return result_of(point.strategy, point.at(scenario), quantities)
+    times, phases = kept["times"], kept["phases"]
+    return result_of(
+        point.strategy, point.at(scenario), times=times, expected=summary, stages=tuple(stages), phases=phases
+    )
 
 
 def _summary(kept: Mapping[str, Any]) -> Bounds | Measures | InfeasibleError:

@@ -12,8 +12,7 @@ from sim.explore.points import Candidate, Point
 from sim.explore.relax import MOST_CHANGES, NOTHING_FITS, Question, relax
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.results import OUT_OF_MEMORY, Result, activity
-from sim.outcomes.runs import source_of
+from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, activity
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import check_integer
 from strategies.registry import class_of
@@ -164,7 +163,7 @@ class Sweep:
             raise InfeasibleError(f"{point!r} has no result")
         there = Candidate(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
-        return replace(result, source=source_of(strategy, there, replayed))
+        return replace(result, source=Source(strategy, there, replayed, tuple(strategy.remarks(there))))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""

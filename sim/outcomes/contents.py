@@ -1,11 +1,10 @@
 """Contents: short hashes of the values that were read, so that results name their inputs."""
 
-import pickle
+import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import cache, lru_cache
 from hashlib import blake2b
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,40 +19,18 @@ ENGINE: Final = (
 """Code that gives results, and the answers that stores keep; measuring gives data, and no results."""
 
 
-class _Writer(pickle.Pickler):
-    """Writes values so that equal ones give equal bytes: objects by their fields, mappings sorted."""
-
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401
-        if is_dataclass(value) and not isinstance(value, type):
-            values = tuple(_ordered(getattr(value, item.name)) for item in fields(value))
-            return tuple, ((type(value).__qualname__, *values),)
-        if isinstance(value, Mapping):
-            return tuple, (_items(value),)
-        return NotImplemented
-
-
-def _ordered(value: Any) -> Any:  # noqa: ANN401
-    """Return a value whose plain dicts are sorted: pickle asks no pickler about them, nor about lists and tuples."""
-    if type(value) is dict:
-        return _items(value)
-    return type(value)(map(_ordered, value)) if type(value) in (list, tuple) else value
-
-
-def _items(mapping: Mapping[Any, Any]) -> tuple[Any, ...]:
-    return tuple(sorted((key, _ordered(item)) for key, item in mapping.items()))
-
-
 def content_of(value: object) -> str:
-    """Return the hash of a value of dataclasses, tuples, mappings, texts and numbers."""
-    written = BytesIO()
-    writer = _Writer(written, protocol=4)
-    writer.fast = True  # equal parts are written out each time: whether they are one object is no content
-    writer.dump(_ordered(value))
-    return _hash(written.getvalue())
+    """Return the hash of a value of dataclasses, lists, mappings, texts and numbers."""
+    written = json.dumps(value, default=_plain, sort_keys=True)
+    return blake2b(written.encode(), digest_size=8).hexdigest()
 
 
-def _hash(content: bytes) -> str:
-    return blake2b(content, digest_size=8).hexdigest()
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return type(value).__qualname__, *(getattr(value, item.name) for item in fields(value))
 
 
 @lru_cache(maxsize=64)
@@ -63,24 +40,13 @@ def _content_once(same: Same) -> str:
 
 def inputs_of(scenario: AnyScenario) -> dict[str, str]:
     """Return hashes of the model, cluster, device and stack of a scenario, and of the run measured of them, if any."""
-    known: dict[str, str] = scenario.remember("inputs", lambda: _inputs_of(scenario))
-    return dict(known)
-
-
-def _inputs_of(scenario: AnyScenario) -> dict[str, str]:
     cluster = scenario.cluster
-    inputs: dict[str, object] = {"model": scenario.model, "device": cluster.device, "stack": scenario.stack}
+    around = {item.name: getattr(cluster, item.name) for item in fields(cluster) if item.name != "device"}
+    inputs = {"device": cluster.device, "stack": scenario.stack, "cluster": around}
     if scenario.measured is not None:
         inputs["measured_run"] = scenario.measured
-    contents = {name: _content_once(Same(value)) for name, value in inputs.items()}
-    return contents | {"cluster": _around_device(Same(cluster))}
-
-
-@lru_cache(maxsize=64)
-def _around_device(cluster: Same) -> str:
-    """Return the hash of a cluster but for its device."""
-    names = (item.name for item in fields(cluster.value) if item.name != "device")
-    return content_of(tuple(getattr(cluster.value, name) for name in names))
+    contents = {name: content_of(value) for name, value in inputs.items()}
+    return {"model": _content_once(Same(scenario.model)), **contents}
 
 
 @cache

@@ -7,7 +7,6 @@ from typing import Final, Self
 from profiles.checks import sum_in_order
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.metrics import collective_s, exposed_communication_s, idle_s
-from sim.replay.repeats import Repeated
 from strategies.plans.traces import Trace
 
 
@@ -42,24 +41,16 @@ class Measures:
         return self.duration_s - self.idle_s
 
     @classmethod
-    def of(cls, trace: Trace, step: Repeated | None = None, times: int = 0) -> Self:
-        """Return the measures of a trace.
-
-        Args:
-            trace: of the iteration, or of the run.
-            step: what each further step adds to the run.
-            times: further steps.
-        """
-        more = Repeated(0.0, 0.0, 0.0, 0.0, 0.0, 0.0) if step is None else step
-        duration_s = trace.end_s + times * more.period_s
+    def of(cls, trace: Trace) -> Self:
+        """Return the measures of the trace of an iteration, or of a run."""
         return cls(
-            duration_s=duration_s,
-            first_s=duration_s + trace.plan.prologue_s,
-            idle_s=idle_s(trace) + times * (more.period_s - more.busy_s),
-            exposed_communication_s=exposed_communication_s(trace) + times * more.exposed_communication_s,
-            collective_s=collective_s(trace) + times * more.collective_s,
-            p2p_bytes=trace.p2p_bytes + times * more.p2p_bytes,
-            collective_bytes=trace.collective_bytes + times * more.collective_bytes,
+            duration_s=trace.end_s,
+            first_s=trace.end_s + trace.plan.prologue_s,
+            idle_s=idle_s(trace),
+            exposed_communication_s=exposed_communication_s(trace),
+            collective_s=collective_s(trace),
+            p2p_bytes=trace.p2p_bytes,
+            collective_bytes=trace.collective_bytes,
             peak_memory_bytes=float(peak_memory_bytes(trace).max()),
         )
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any, NamedTuple, cast
 
-from sim.outcomes.measures import Measures
+from sim.outcomes.measures import Measures, in_turn
+from sim.outcomes.repeats import repeated_step
 from sim.outcomes.results import NamedTrace
 from sim.replay.engine import no_collection, simulate
-from sim.replay.repeats import repeated_step
 from strategies.patching.frozen import with_frozen
 from strategies.patching.layout import unfolded
 from strategies.plans.network import Network, network_of
@@ -52,24 +53,15 @@ class Variant:
 class Part(NamedTuple):
     """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run.
 
-    Where the trace is of one guidance group that stands for all, or of the first steps, ``folded`` are the measures
-    of all.
+    Its measures are of running it once. Where the trace is not ``whole``, it is of one guidance group that stands for
+    all, or of the first steps.
     """
 
     variant: Variant
     phase: Phase
     trace: Trace
-    folded: Measures | None = None
-
-    @property
-    def measures(self) -> Measures:
-        """Measures of running it once."""
-        return self.folded or Measures.of(self.trace)
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds of running it once."""
-        return self.trace.end_s if self.folded is None else self.folded.duration_s
+    measures: Measures
+    whole: bool = True
 
 
 def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
@@ -86,22 +78,19 @@ def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
     return occurring
 
 
-def _replay(
-    variant: Variant, phases_of: Callable[[Sampler, SamplingScenario], tuple[Phase, ...]]
-) -> Iterator[Part]:
-    """Yield the parts of a variant; of a sampler some phases, and the frozen components around them.
+def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:
+    """Yield the parts of a variant; of a sampler its phases, and the frozen components around them.
 
     Where one guidance group stands for all in a plan, the phase's own plan is of all, its measures are of one.
     """
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(strategy, Sampler) or not isinstance(scenario, SamplingScenario):
         trace = replay(cast(Strategy, strategy), cast(Scenario, scenario))
-        yield Part(variant, Phase("iteration", trace.plan, 1), trace)
+        yield Part(variant, Phase("iteration", trace.plan, 1), trace, Measures.of(trace))
         return
-    phases, networks = phases_of(strategy, scenario), dict[int, Network]()
-    written = {phase.name: phase.plan for phase in phases}
-    all_phases = with_frozen(scenario, tuple(map(unfolded, phases)), strategy.guidance_groups(scenario))
-    for phase in all_phases:
+    first = strategy.folded_phases(scenario, excerpt=excerpt) if folded else strategy.phases(scenario)
+    written, networks = {phase.name: phase.plan for phase in first}, dict[int, Network]()
+    for phase in with_frozen(scenario, tuple(map(unfolded, first)), strategy.guidance_groups(scenario)):
         plan, omitted = written.get(phase.name, phase.plan), phase.omitted
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)
@@ -109,45 +98,42 @@ def _replay(
         if omitted and step is None:  # no step repeats another so early
             plan = next(of.plan for of in strategy.folded_phases(scenario) if of.name == phase.name)
             trace = simulate(plan, network)
-        whole = plan is phase.plan and step is None
-        yield Part(variant, phase, trace, None if whole else Measures.of(trace, step, omitted))
+        measures = Measures.of(trace)
+        if step is not None:
+            measures = in_turn((measures, step), (1, omitted))
+        yield Part(variant, phase, trace, measures, whole=plan is phase.plan and step is None)
 
 
 @no_collection()
-def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
-    """Return all parts of a point, replayed."""
-    occurring = variants(strategy, scenario)
-    return [part for one in occurring for part in _replay(one, lambda sampler, of: sampler.phases(of))]
-
-
-@no_collection()
-def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bool = True) -> list[Part]:
-    """Return all parts of a point with their measures, replayed no further than needed.
+def replay_parts(
+    strategy: AnyStrategy, scenario: AnyScenario, *, folded: bool = False, excerpt: bool = False
+) -> list[Part]:
+    """Return all parts of a point, replayed.
 
     Args:
         strategy: the strategy with its parameters.
         scenario: the model, cluster, stack and workload.
-        excerpts: whether of a long run whose steps repeat one another only the first are replayed.
+        folded: whether one guidance group stands for all where they are alike.
+        excerpt: whether of a long folded run whose steps repeat one another only the first are replayed.
     """
+    each = (_replay(one, folded=folded, excerpt=excerpt) for one in variants(strategy, scenario))
+    return list(chain.from_iterable(each))
 
-    def folded(sampler: Sampler, of: SamplingScenario) -> tuple[Phase, ...]:
-        return sampler.folded_phases(of, excerpt=excerpts)
 
-    return [part for one in variants(strategy, scenario) for part in _replay(one, folded)]
+def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
+    """Return all parts of a point with their measures, replayed no further than needed."""
+    return replay_parts(strategy, scenario, folded=True, excerpt=True)
 
 
 def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
     """Return the traces of a point whose parts were measured; where one group stood for all, all are replayed."""
-    whole = all(part.folded is None for part in parts)
+    whole = all(part.whole for part in parts)
     return named_traces(parts if whole else replay_parts(strategy, scenario))
 
 
 def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:
-    """Return the parts grouped by a key of their variants, in order."""
-    groups: dict[Any, list[Part]] = {}
-    for part in parts:
-        groups.setdefault(key(part.variant), []).append(part)
-    return list(groups.values())
+    """Return the parts grouped by a key of their variants, which follow one another."""
+    return [list(group) for _, group in groupby(parts, lambda part: key(part.variant))]
 
 
 def main_part(parts: Sequence[Part]) -> Part:

@@ -1,9 +1,9 @@
 """Runs: one strategy on one scenario, replayed part by part, and its result."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from profiles.checks import sum_in_order
 from profiles.costs.bands import (
@@ -21,7 +21,7 @@ from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, main_part, measured_parts, parts_by, variants
-from sim.outcomes.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
+from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, missing_memory
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -70,26 +70,28 @@ def weigh(
     """Return the result of a point from its replayed parts."""
     jobs = parts_by(parts, lambda variant: variant.job)
     expected = side_by_side([_of_job(of_job) for of_job in jobs])
-    quantities = Quantities(_times(parts, expected), expected, tuple(_stages(jobs)), _phases_of(parts))
-    return result_of(strategy, scenario, quantities, source)
-
-
-class Quantities(NamedTuple):
-    """Quantities of a result that its replay gave: durations, measures, and those of stages and phases."""
-
-    times: Mapping[str, float]
-    expected: Measures
-    stages: tuple[Mapping[str, Any], ...]
-    phases: Mapping[str, float]
+    return result_of(
+        strategy,
+        scenario,
+        times=_times(parts, expected),
+        expected=expected,
+        stages=tuple(_stages(jobs)),
+        phases=_phases_of(parts),
+        source=source,
+    )
 
 
 def result_of(
     strategy: AnyStrategy,
     scenario: AnyScenario,
-    quantities: Quantities,
+    *,
+    times: Mapping[str, float],
+    expected: Measures,
+    stages: tuple[Mapping[str, Any], ...],
+    phases: Mapping[str, float],
     source: Source | None = None,
 ) -> Result:
-    """Return the result of a point from the quantities of its replay; all else follows from the scenario."""
+    """Return the result of a point from what its replay gave; all else follows from the scenario."""
     workload, parameters = scenario.workload, parameters_of(strategy)
     return Result(
         task=scenario.task,
@@ -103,12 +105,15 @@ def result_of(
         num_backbones=len(scenario.model.backbones),
         asked=scenario.asked,
         options=scenario.options,
-        **quantities._asdict(),
+        times=times,
+        expected=expected,
+        stages=stages,
+        phases=phases,
         memory_bytes=scenario.cluster.device.memory_bytes,
         provenance=scenario.costs.provenance,
         seamless=is_seamless(strategy),
         departures=scenario.departures,
-        uncertainty=uncertainty_of(scenario, strategy.name, parameters, quantities.expected),
+        uncertainty=uncertainty_of(scenario, strategy.name, parameters, expected),
         compute_factor=scenario.calibration.factor,
         inputs={} if source is None else inputs_of(scenario),
         source=source,
@@ -137,13 +142,6 @@ def uncertainty_of(
     if measured is None or measured.task != scenario.task:
         return uncertainty
     return uncertainty.after(measured.uncertainty)
-
-
-def source_of(
-    strategy: AnyStrategy, scenario: AnyScenario, replay: Callable[[], Sequence[NamedTrace]]
-) -> Source:
-    """Return the source of a result, with the strategy's remarks about the point."""
-    return Source(strategy, scenario, replay, tuple(strategy.remarks(scenario)))
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
@@ -182,7 +180,7 @@ def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
         return {}
     values: dict[str, float] = {}
     for name, phases in by_name.items():
-        values[f"{name}_s"] = sum_in_order(part.phase.times * part.duration_s for part in phases)
+        values[f"{name}_s"] = sum_in_order(part.phase.times * part.measures.duration_s for part in phases)
         values[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in phases)
     return values
 
@@ -192,7 +190,7 @@ def steady_step_s(parts: Sequence[Part]) -> float:
     main = main_part(parts)
     phase, trace = main.phase, main.trace
     if phase.steps == 1:
-        return main.duration_s
+        return main.measures.duration_s
     ends: dict[int, float] = {}
     for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
         for op, end in zip(ops, times, strict=True):

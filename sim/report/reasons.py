@@ -90,9 +90,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
 
     @cache
     def main() -> Part:
-        if scenario.task == "train":
-            return main_part(replay_parts(strategy, scenario))
-        return main_part(measured_parts(strategy, scenario, excerpts=False))
+        return main_part(replay_parts(strategy, scenario, folded=True))
 
     account, stepped = split_of(strategy, scenario, result, main), step_share(scenario, main)
     reasons = (
@@ -142,11 +140,11 @@ def step_share(scenario: AnyScenario, main: Replayed) -> float:
     if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer":
         return 0.0
     part = main()
-    if not part.duration_s:
+    if not part.measures.duration_s:
         return 0.0
     ops = (op for row in part.trace.plan.ops for op in row)
     steps = [op for op in ops if isinstance(op.action, StageAction) and op.action.kind == OPTIMIZER]
-    return fsum(op.duration_s for op in steps) / part.trace.plan.num_devices / part.duration_s
+    return fsum(op.duration_s for op in steps) / part.trace.plan.num_devices / part.measures.duration_s
 
 
 def _host_reasons(scenario: AnyScenario, stepped: float, host: float) -> Iterator[str]:
@@ -248,7 +246,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, main: Replaye
     ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
     encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
-        share = encoded_s / part.duration_s
+        share = encoded_s / part.measures.duration_s
         both = "both" if team == 2 else f"all {team}"
         yield f"{both} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.checks import sum_in_order
+from sim.outcomes.measures import Measures
 from sim.replay.metrics import collective_s, waited_s, wire_spans
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
@@ -17,18 +18,6 @@ from strategies.plans.traces import Trace
 
 ROUNDING: Final = 1e-12
 """Share of a run by which the times of two steps may differ besides their period."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """Addition of one more step to a run: means over devices of seconds, and the bytes of all GPUs."""
-
-    period_s: float
-    busy_s: float
-    exposed_communication_s: float
-    collective_s: float
-    p2p_bytes: float
-    collective_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +40,8 @@ class _Step:
         return [time for span in spans for time in span]
 
 
-def repeated_step(trace: Trace, network: Network) -> Repeated | None:
-    """Return the addition of the last step but one, or None where it does not repeat the step before it."""
+def repeated_step(trace: Trace, network: Network) -> Measures | None:
+    """Return what the last step but one adds to a run, or None where it does not repeat the step before it."""
     before, step = _steps(trace)
     shifts = [b - a for a, b in zip(before.times(trace), step.times(trace), strict=False)]
     period_s = sum_in_order(shifts) / len(shifts)
@@ -71,13 +60,15 @@ def repeated_step(trace: Trace, network: Network) -> Repeated | None:
     together_s = [collective_s(trace, range(last.collectives.stop)) for last in (before, step)]
     sent = [message.size_bytes for slot in step.slots if (message := messages[slot])]
     routes = [network.collective(plan.collectives[number]) for number in step.collectives]
-    return Repeated(
-        period_s=period_s,
-        busy_s=sum_in_order(end - start for start, end in pairs) / count,
+    return Measures(
+        duration_s=period_s,
+        first_s=period_s,
+        idle_s=period_s - sum_in_order(end - start for start, end in pairs) / count,
         exposed_communication_s=sum_in_order(waited) / count,
         collective_s=together_s[1] - together_s[0],
         p2p_bytes=sum_in_order(sent) * plan.placement.copies,
         collective_bytes=sum_in_order(route.sent_bytes for route in routes),
+        peak_memory_bytes=0.0,
     )
 
 
