@@ -11,14 +11,14 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InputError, counted
 from sim import api
 from sim.cli.commands import add_pictures, check_files, print_experiment, write_files
 from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, given_parameters, named
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
-from sim.explore.sweep import Report, why_none
+from sim.explore.sweep import Report
 from sim.explore.workers import on_cluster
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
@@ -167,7 +167,7 @@ def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
         note(f"did not write {names}: nothing fits, so there is nothing to draw")
     if remark:
         note(f"note: {remark}")
-    raise InfeasibleError(why_none(chosen))
+    raise chosen.none_fits()
 
 
 def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep, remark: str) -> None:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from profiles.errors import DiffusimWarning, InputError, counted, shown
+from profiles.errors import DiffusimWarning, counted
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 
@@ -40,23 +40,6 @@ class Step(NamedTuple):
         return self.copies * self.result.samples_per_s
 
 
-def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
-    """Return the best results by number of GPUs; numbers on which nothing recommended fits are left out."""
-    steps: list[Step] = []
-    for sweep in sweeps:
-        best, gpus = sweep.best_point(), sweep.scenario.workload.num_gpus
-        if best is None or best.result is None:
-            continue
-        copies, efficiency, gain = sweep.copies(best), 1.0, 1.0
-        speed = sweep.samples_per_s(best)
-        if steps:
-            first, last = steps[0], steps[-1]
-            efficiency = speed / gpus / (first.samples_per_s / first.gpus)
-            gain = (speed / last.samples_per_s - 1) / (gpus / last.gpus - 1)
-        steps.append(Step(gpus, sweep.result_of(best), efficiency, gain, copies))
-    return steps
-
-
 def knee_of(steps: Sequence[Step]) -> Step | None:
     """Return the last step before the first that does not pay; None where there is no step."""
     return next(reversed(list(takewhile(lambda step: step.gain >= PAYS, steps))), None)
@@ -84,8 +67,23 @@ class Scaling:
 
     @property
     def steps(self) -> list[Step]:
-        """The best results by number of GPUs."""
-        return steps_of(self.sweeps)
+        """The best results by number of GPUs; numbers on which nothing recommended fits are left out."""
+        steps: list[Step] = []
+        for sweep in self.sweeps:
+            if (best := sweep.best_point()) is None:
+                continue
+            gpus, speed, efficiency, gain = (
+                sweep.scenario.workload.num_gpus,
+                sweep.samples_per_s(best),
+                1.0,
+                1.0,
+            )
+            if steps:
+                first, last = steps[0], steps[-1]
+                efficiency = speed / gpus / (first.samples_per_s / first.gpus)
+                gain = (speed / last.samples_per_s - 1) / (gpus / last.gpus - 1)
+            steps.append(Step(gpus, sweep.result_of(best), efficiency, gain, sweep.copies(best)))
+        return steps
 
     @property
     def knee(self) -> Step | None:
@@ -170,11 +168,5 @@ def each_count(
         with warnings.catch_warnings():
             if count != gpus[-1]:
                 warnings.simplefilter("ignore", DiffusimWarning)
-            try:
-                values.append(function(gpus=count, **arguments))
-            except InputError as error:  # about one number: let it name all
-                one, named = f"`gpus` is {shown(count)}, ", ", ".join(map(shown, gpus))
-                every = f"`gpus` is {named}, of which {shown(count)} "
-                error.args = (error.message.replace(one, every), *error.args[1:])
-                raise
+            values.append(function(gpus=count, **arguments))
     return values

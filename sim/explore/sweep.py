@@ -87,7 +87,7 @@ class Sweep:
 
     def best_point(self) -> Point | None:
         """The best point that was simulated and is recommended; None where there is none."""
-        return _first_of(self.ranked())
+        return next((of for of in self.ranked() if of.status == "simulated" and of.recommended), None)
 
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
@@ -95,14 +95,17 @@ class Sweep:
         Only points that were simulated can tie; another name for the result of the best does not. Where memory is
         ranked by, which is counted, nothing ties.
         """
-        ranked = self.ranked()
-        best, twins = _first_of(ranked), _twins_among(ranked)
-        others = (p for p in ranked if p.recommended and p is not best and twins.get(id(p)) is not best)
+        best, twins = self.best_point(), self.twins()
+        others = (
+            p for p in self.ranked() if p.recommended and p is not best and twins.get(id(p)) is not best
+        )
         return [] if best is None else [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""
-        return _twins_among(self.ranked())
+        first: dict[object, Point] = {}
+        pairs = [(of, first.setdefault(of.identity[1:], of)) for of in self.ranked() if of.identity]
+        return {id(point): same for point, same in pairs if same is not point}
 
     def copies(self, point: Point) -> int:
         """Copies of a point that work side by side where cost is ranked by, each on images of its own; else 1."""
@@ -127,8 +130,26 @@ class Sweep:
         return self.result_of(point)
 
     def none_fits(self, most: int = MOST_CHANGES) -> InfeasibleError:
-        """The error that says why there is no best point, with at most so many changes that would do."""
-        return InfeasibleError(why_none(self, most))
+        """The error that says why there is no best point, with an example, and at most so many changes that would do.
+
+        Of a sweep that was not run, or was interrupted before any result, it says that alone.
+        """
+        counts, statuses = self.infeasible_by_reason(), {point.status for point in self.points}
+        if "simulated" in statuses:
+            words = (
+                "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
+            )
+            return InfeasibleError(words)
+        if not counts or "bounded" in statuses:
+            return InfeasibleError("nothing was simulated yet")
+        kind = OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))  # which other flags may mend
+        words = f"{counts[kind]} of {len(self.points)} x {kind} (such as {example_words(self.points, kind)})"
+        if kind == OUT_OF_MEMORY and most:
+            first = example_of(self.points, kind).name
+            names = list(dict.fromkeys([first, *(point.name for point in self.points)]))
+            question = Question(self.scenario, names, self.held, bool(self.relief), runtime=self.runtime)
+            words += f"; {relax(question, most) or NOTHING_FITS}"
+        return InfeasibleError(f"no point of the sweep is feasible: {words}")
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
         """The result of the best point of a strategy, which is given by its name or its class.
@@ -154,16 +175,13 @@ class Sweep:
         Raises:
             InfeasibleError: it was not simulated.
         """
-        return replace(self.sourced(point), inputs=inputs_of(self.scenario))
-
-    def sourced(self, point: Point) -> Result:
-        """As ``result_of``, without the hashes of what was read, which take a while."""
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = Candidate(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
-        return replace(result, source=Source(strategy, there, replayed, tuple(strategy.remarks(there))))
+        source = Source(strategy, there, replayed, tuple(strategy.remarks(there)))
+        return replace(result, source=source, inputs=inputs_of(self.scenario))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -197,30 +215,10 @@ class Sweep:
         words = self.none_fits(most=0) if best is None else f"best {best.result!r}"
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
-    @property
-    def main_reason(self) -> str:
-        """The main reason of infeasible points: memory, which other flags may mend, else the most frequent."""
-        counts = self.infeasible_by_reason()
-        return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts), "")
-
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
         counts = Counter(point.kind for point in self.points if point.kind is not None)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _first_of(ranked: Iterable[Point]) -> Point | None:
-    """The first of ranked points that was simulated and is recommended; None where there is none."""
-    return next((point for point in ranked if point.status == "simulated" and point.recommended), None)
-
-
-def _twins_among(ranked: Iterable[Point]) -> dict[int, Point]:
-    """Ranked points by id whose result is that of one before them of another strategy, and that one."""
-    first: dict[object, Point] = {}
-    pairs = [
-        (point, first.setdefault(of[1:], point)) for point in ranked if (of := point.identity) is not None
-    ]
-    return {id(point): same for point, same in pairs if same is not point}
 
 
 def example_of(points: Iterable[Point], kind: str) -> Point:
@@ -239,35 +237,6 @@ def example_words(points: Iterable[Point], kind: str) -> str:
     return example.name if example.reason == kind else f"{example.name}{recomputing}: {example.reason}"
 
 
-def nearest_words(sweep: Sweep) -> str:
-    """Return why a sweep has no best point, in words: of memory the amount that the nearest lacks."""
-    kind = sweep.main_reason
-    if not kind or any(point.reason is None for point in sweep.points):
-        return why_none(sweep, most=0)
-    such = "the nearest is" if kind == OUT_OF_MEMORY else "such as"
-    return f"{kind}, {such} {example_words(sweep.points, kind)}"
-
-
-def why_none(sweep: Sweep, most: int = MOST_CHANGES) -> str:
-    """Why a sweep has no best point, with an example, and what would give it one: so many changes at most.
-
-    Of a sweep that was not run, or was interrupted before any result, that alone.
-    """
-    kind, statuses = sweep.main_reason, {point.status for point in sweep.points}
-    if "simulated" in statuses:
-        return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
-    if not kind or "bounded" in statuses:
-        return "nothing was simulated yet"
-    count, example = sweep.infeasible_by_reason()[kind], example_words(sweep.points, kind)
-    words = f"{count} of {len(sweep.points)} x {kind} (such as {example})"
-    if kind == OUT_OF_MEMORY and most:
-        first = example_of(sweep.points, kind).name
-        names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
-        question = Question(sweep.scenario, names, sweep.held, bool(sweep.relief), runtime=sweep.runtime)
-        words += f"; {relax(question, most) or NOTHING_FITS}"
-    return f"no point of the sweep is feasible: {words}"
-
-
 def pareto_front(rows: Iterable[R]) -> list[R]:
     """The rows that fit and that no other beats in memory and throughput, by memory.
 
@@ -280,21 +249,7 @@ def pareto_front(rows: Iterable[R]) -> list[R]:
         if "peak_memory_bytes" in item and item.get("fits_memory", True) and item.get("recommended", True)
     )
     front: list[R] = []
-    for item in sorted(fitting, key=lambda item: (item["peak_memory_bytes"], -samples_per_s(item))):
-        if not front or samples_per_s(item) > samples_per_s(front[-1]):
+    for item in sorted(fitting, key=lambda item: (item["peak_memory_bytes"], -item["samples_per_s"])):
+        if not front or item["samples_per_s"] > front[-1]["samples_per_s"]:
             front.append(item)
     return front
-
-
-def samples_per_s(item: Mapping[str, Any]) -> float:
-    """The throughput of a result; an image's latency gives that of sampling.
-
-    Raises:
-        InputError: it lacks both.
-    """
-    speed, images, latency_s = (item.get(key) for key in ("samples_per_s", "batch_size", "latency_s"))
-    if speed is not None:
-        return float(speed)
-    if images is None or latency_s is None:
-        raise InputError("a row lacks samples_per_s, and batch_size with latency_s: give results as they are")
-    return float(images / latency_s)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import whole_file
 from sim.explore.scaling import Scaling
-from sim.explore.sweep import Sweep, why_none
+from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Line, Panel, html
@@ -70,7 +70,9 @@ def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", not
         InfeasibleError: no point fits, so that there is nothing to plot.
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
-        raise InfeasibleError(f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}")
+        raise InfeasibleError(
+            f"{path} is not written, there is nothing to draw: {sweeps[-1].none_fits().message}"
+        )
     _write(path, lambda: sweep_page(sweeps, asked, note))
 
 

@@ -253,7 +253,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, main: Replaye
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
     """Return the account of the best point of a sweep, with reasons and those of a runner-up."""
-    result = sweep.sourced(best)
+    result = sweep.result_of(best)
     assert result.source is not None
     account = account_of(result.source.strategy, result.source.scenario, result)
     more = () if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)

@@ -60,7 +60,7 @@ def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
     scores = {name: point.score(objective) for name, point in best_by_runtime.items()}
     others = tuple(sorted(scores.keys() - set(names), key=lambda name: (scores[name], name)))
     unsure = tuple(name for name, least in sorted(left.items()) if least < score)
-    words, again = how(result, tried([*sweep.points, first])), command_of(sweep.sourced(first))
+    words, again = how(result, tried([*sweep.points, first])), command_of(sweep.result_of(first))
     return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 

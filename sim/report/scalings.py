@@ -7,7 +7,6 @@ from typing import Final
 
 from profiles.errors import counted
 from sim.explore.scaling import PAYS, Scaling, Step
-from sim.explore.sweep import nearest_words
 from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, print_blocks
 from sim.report.descriptions import how, tried
 from sim.report.numbers import sample_words
@@ -34,7 +33,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
     there, word = {step.gpus for step in scaling.steps}, "not on"
     for sweep in scaling.sweeps:
         if (gpus := sweep.scenario.workload.num_gpus) not in there:
-            lead.append((word, f"{counted(gpus, 'GPU')}: {nearest_words(sweep)}"))
+            lead.append((word, f"{counted(gpus, 'GPU')}: {sweep.none_fits(most=0)}"))
             word = ""
     if fastest.gpus != knee.gpus:
         lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
@@ -50,7 +49,7 @@ def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Li
             break
     else:
         return
-    result, before_s = sweep.sourced(best), knee.result.gpu_s_per_sample
+    result, before_s = sweep.result_of(best), knee.result.gpu_s_per_sample
     here, there = account.seconds(before_s), account_in(result).seconds(result.gpu_s_per_sample)
     more = {name: (there[name] - here[name]) / before_s for name in here}
     parts = (name for name in sorted(more, key=lambda one: -more[one]) if abs(more[name]) >= LEAST_MORE)

@@ -304,7 +304,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
-        best=sweep.sourced(best),
+        best=sweep.result_of(best),
         how=how(best.result, values),
         account=account,
         runner_up=None if other is None else other.result,

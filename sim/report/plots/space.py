@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from profiles.errors import InputError, shown
-from sim.explore.sweep import samples_per_s
 from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.looks import strategy_look
@@ -112,9 +112,9 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
     """Return the fastest of the rows of a scenario."""
     if not rows:
         return None
-    ranked = sorted(rows, key=samples_per_s, reverse=True)
-    name, fastest = ranked[0]["strategy"], samples_per_s(ranked[0])
-    against = next((samples_per_s(row) for row in ranked if row["strategy"] in over), None)
+    ranked = sorted(rows, key=itemgetter("samples_per_s"), reverse=True)
+    name, fastest = ranked[0]["strategy"], ranked[0]["samples_per_s"]
+    against = next((row["samples_per_s"] for row in ranked if row["strategy"] in over), None)
     tied = dict.fromkeys(row["strategy"] for row in ranked if row.get("tie") and row["strategy"] != name)
     return Winner(name, fastest, None if against is None else fastest / against - 1, tuple(tied))
 
@@ -223,7 +223,7 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     for row in rows:
         if row.get("status", "simulated") == "simulated":
             speeds = best.setdefault(row["strategy"], {})
-            speeds[row[across]] = max(speeds.get(row[across], 0.0), samples_per_s(row) / row["num_gpus"])
+            speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])
     if not best:
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
 from profiles.units import GIB
-from sim.explore.sweep import pareto_front, samples_per_s
+from sim.explore.sweep import pareto_front
 from sim.report.plots import charts
 from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
@@ -102,7 +102,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
 
 
 def _sweep_point(row: charts.ChartRow) -> SweepPoint:
-    speed = samples_per_s(row)
+    speed = row["samples_per_s"]
     return SweepPoint(
         row["strategy"],
         row["peak_memory_bytes"],
