@@ -354,14 +354,3 @@ def test_a_u_net_is_divided_neither_by_context_nor_by_tensor():
     offered = list(fsdp().candidates(scenario))
     assert offered
     assert {point.group_size for point in offered} == {1}
-
-
-def test_a_point_that_lacks_memory_says_what_would_not():
-    flux, p4de = load_model("flux-dev"), load_cluster("p4de")
-    asked = Scenario(flux, p4de, TrainingWorkload(8, 8))
-    assert fsdp(shard_size=1).remarks(asked) == ["with shard_size 8 it needs at least 74.6 GiB"]
-    assert fsdp().remarks(asked) == []
-    (remark,) = fsdp().remarks(Scenario(flux, p4de, TrainingWorkload(8, 64)))
-    assert remark.startswith("with shard_size 8 and checkpointing block it needs at least")
-    (remark,) = fsdp(shard_size=1).remarks(Scenario(flux, p4de, TrainingWorkload(1, 64)))
-    assert remark.startswith("no shard_size fits, nor does checkpointing block")

@@ -43,12 +43,14 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     return Case(scenario.model.name, strategy.name, parameters, gpus, groups)
 
 
-def runtimes_of(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[str, ...]:
-    """Return the names of the runtimes that run a point; none of one that does not exist."""
+def _case(point: Point, scenario: AnyScenario) -> Case | None:
+    """Return a point of a sweep as runtimes see it; None where it does not exist, which the sweep says."""
+    if point.strategy is None:
+        return None
     try:
-        return runs_in(scenario.task, case_of(strategy, scenario))
+        return case_of(point.strategy, point.candidate(scenario).at(scenario))
     except InfeasibleError:
-        return ()
+        return None
 
 
 def always_recomputed(name: str) -> str:
@@ -64,8 +66,8 @@ def always_recomputed(name: str) -> str:
 
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
-    strategy = point.strategy
-    return () if strategy is None else runtimes_of(strategy, point.candidate(scenario).at(scenario))
+    case = _case(point, scenario)
+    return runs_in(scenario.task, case) if case else ()
 
 
 def first_runtime(result: Result) -> Runtime:
@@ -179,18 +181,14 @@ def kept_to(
     held: Collection[str] = (RECOMPUTED,),
 ) -> Point:
     """A point whose parameters that a runtime refuses are set to what it allows; those in ``held`` stay as they are."""
-    rule = runtime.rules.get(point.name)
-    if rule is None or point.strategy is None:
+    rule, case = runtime.rules.get(point.name), _case(point, scenario)
+    if rule is None or case is None:
         return point
-    try:
-        case = case_of(point.strategy, point.candidate(scenario).at(scenario))
-    except InfeasibleError:
-        return point  # the sweep says why
     changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name not in held}
     if not changes:
         return point
     recomputed = changes.pop(RECOMPUTED, point.checkpointing)
-    strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var]
+    strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var,assignment]
     return Point(
         strategy, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed
     )
@@ -198,9 +196,5 @@ def kept_to(
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
     """Return the rule of a runtime that a point of a sweep breaks, in words; empty where the runtime runs it."""
-    if point.strategy is None:
-        return ""
-    try:
-        return runtime.refusal(case_of(point.strategy, point.candidate(scenario).at(scenario)))
-    except InfeasibleError:
-        return ""  # which the sweep says itself
+    case = _case(point, scenario)
+    return runtime.refusal(case) if case else ""

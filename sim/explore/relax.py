@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 from math import inf, log
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import DiffusimError, InfeasibleError, InputError
@@ -13,6 +12,7 @@ from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
 from sim.outcomes.results import missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
+from strategies.pipelining.stages import divisors
 from strategies.plans.workloads import ALL, AUTO, RELIEF
 from strategies.registry import class_of, make, strategies_of
 from strategies.scenario import Scenario
@@ -33,7 +33,6 @@ POINTS: Final = 48
 """Points of a strategy whose bytes are bounded."""
 SIMULATED: Final = 2
 """Points that are simulated to see whether one fits: those that need least."""
-NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 BLOCK, SELECTIVE = RELIEF
 
 
@@ -51,7 +50,7 @@ class Question(NamedTuple):
 
     scenario: AnyScenario
     names: Sequence[str]
-    parameters: Mapping[str, Any] = NONE
+    parameters: Mapping[str, Any] = {}
     relief: bool = False
     single: bool = False
     runtime: str | None = None
@@ -64,9 +63,9 @@ class Change(NamedTuple):
     """
 
     kind: str
-    workload: Mapping[str, Any] = NONE
+    workload: Mapping[str, Any] = {}
     strategy: str | None = None
-    held: Mapping[str, Any] = NONE
+    held: Mapping[str, Any] = {}
     dropped: tuple[str, ...] = ()
 
     @property
@@ -181,28 +180,21 @@ def _parameters(question: Question) -> Iterator[Change]:
     for name in dict.fromkeys([*question.parameters, *(["micro_batches"] if question.single else [])]):
         owner = next((strategy for strategy in question.names if name in _known(strategy)), None)
         for value in () if owner is None else _values(question, owner, name):
-            yield Change(name, NONE, owner, {name: value})
+            yield Change(name, {}, owner, {name: value})
 
 
 def _values(question: Question, owner: str, name: str) -> list[Any]:
     """Return the values of a strategy's parameter that are worth a try, the nearest to the given one first."""
-    scenario, cls = question.scenario, class_of(owner)
+    now, workload = question.parameters.get(name), question.scenario.workload
     if name == "micro_batches":
-        held = {key: value for key, value in question.parameters.items() if key in _known(owner)}
-        now = getattr(make(owner, held), name) or 1
-        most = min(MAX_MICRO_BATCHES, scenario.workload.batch_size)
-        return [now * 2**k for k in range(1, VALUES + 3) if now * 2**k <= most]
-    now, gpus = question.parameters[name], scenario.workload.num_gpus
-    try:
-        offered = {getattr(point, name) for point in cls.candidates(scenario)}
-    except InfeasibleError:
-        return []
-    if type(now) is int:  # the degree of all GPUs has often no number there
-        offered |= {gpus, *(2**k for k in range(gpus.bit_length()))}
-    values = [value for value in offered - {now} if type(value) is type(now) in (int, str)]
-    if type(now) is str:
-        return sorted(values)[:VALUES]
-    return sorted(values, key=lambda value: (abs(log(value or 0.5) - log(now or 0.5)), value))[:VALUES]
+        most = min(MAX_MICRO_BATCHES, workload.batch_size)
+        return [more for k in range(1, VALUES + 3) if (more := (now or 1) * 2**k) <= most]
+    if type(now) is int:
+        others = set(divisors(workload.num_gpus)) - {now}
+        return sorted(others, key=lambda value: (abs(log(value / (now or 0.5))), value))[:VALUES]
+    cls: Any = class_of(owner)
+    choices = next(item for item in fields(cls) if item.name == name).metadata.get("choices") or ()
+    return [value for value in choices if value != now]
 
 
 def _strategies(question: Question) -> list[Change]:
@@ -210,7 +202,7 @@ def _strategies(question: Question) -> list[Change]:
     needs: list[tuple[float, Change]] = []
     for name, cls in strategies_of(question.scenario.task).items():
         dropped = tuple(key for key in question.parameters if key not in _known(name))
-        change = Change("strategy", NONE, name, NONE, dropped)
+        change = Change("strategy", strategy=name, dropped=dropped)
         changed = _changed(question, [change])
         if changed is not None and name not in question.names and is_seamless(cls):
             relieved = changed._replace(relief=True)
@@ -290,7 +282,7 @@ def _points(question: Question) -> list[Candidate]:
 
 def _at(question: Question, point: Candidate) -> AnyScenario:
     """Return the scenario of a point, with recomputation where that would be tried."""
-    there = question.scenario if question.single else point.at(question.scenario)
+    there = point.at(question.scenario)
     if isinstance(there, Scenario) and question.relief and there.workload.checkpointing == "none":
         return there.with_checkpointing(BLOCK)
     return there
@@ -308,8 +300,8 @@ def _runs(question: Question, point: Candidate) -> bool:
     """Return whether a point is accepted, and fits."""
     try:
         there = _at(question, point)
+        bound(point.strategy, there)
         if question.single:
-            bound(point.strategy, there)
             check_heeded(point.strategy, there)
             if question.runtime is not None:
                 check_runs(question.runtime, point.strategy, there)

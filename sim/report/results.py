@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from profiles.costs.trust import Trust, trust_of
 from profiles.errors import counted, flag_of
+from profiles.software.runtimes import runs_in
 from profiles.units import GB, GIB
-from sim.explore.legality import runtimes_of
+from sim.explore.legality import case_of
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
@@ -87,7 +88,7 @@ def origin_lines(result: Result) -> Iterator[Line]:
         yield "times", result.provenance
         return
     scenario = result.source.scenario
-    runtimes = runtimes_of(result.source.strategy, scenario)
+    runtimes = runs_in(scenario.task, case_of(result.source.strategy, scenario))
     started = f"{', '.join(runtimes)}; `sim launch` in place of `sim run` starts it"
     yield "runs in", started if runtimes else "no runtime that is known here"
     words = [result.provenance, measured_words(scenario)]

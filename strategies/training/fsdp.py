@@ -1,7 +1,7 @@
 """FSDP: blocks are sharded over some of the GPUs and replicated over others, beside context and tensor parallelism."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from profiles.errors import InfeasibleError
@@ -118,23 +118,6 @@ class FSDP(DataParallel):
             for size in () if left else shard_sizes(scenario, gpus, mesh.team):
                 for count in sorted({1, samples}):
                     yield cls(size, "true", mesh.context, mesh.way, mesh.tensor, count, backbones)
-
-    def remarks(self, scenario: Scenario) -> list[str]:
-        """Remarks on this point: where it lacks memory, the smallest shard_size that fits, or with checkpointing."""
-        memory = scenario.cluster.device.memory_bytes
-        if memory is None or len(self.jobs(scenario)) > 1 or self.least_memory_bytes(scenario) <= memory:
-            return []
-        left = scenario.workload.num_gpus // self.group_size
-        sizes = [size for size in divisors(left) if size >= (self.shard_size or left)]
-        again = replace(scenario, workload=replace(scenario.workload, checkpointing="block"))
-        for variant, words in ((scenario, ""), (again, " and checkpointing block")):
-            for size in sizes:
-                least = replace(self, shard_size=size).least_memory_bytes(variant)
-                if least <= memory:
-                    return [f"with shard_size {size}{words} it needs at least {least / 2**30:.1f} GiB"]
-        return [
-            "no shard_size fits, nor does checkpointing block: divide samples by context_degree or tensor_degree"
-        ]
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""
