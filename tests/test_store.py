@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,6 @@ from profiles.errors import DiffusimWarning, InputError
 from sim.cli.main import main
 from sim.explore import answers as answering
 from sim.explore.points import find_points
-from sim.explore.records import read_records
 from sim.explore.search import run_sweep
 from sim.explore.store import Store, StoreFile
 from sim.outcomes.runs import run_point
@@ -161,26 +159,6 @@ def test_a_damaged_answer_is_refused_by_sweeps_and_comparisons(tmp_path, complet
         sim.sweep("sd21", store=path, **SMALL)
     assert main(["compare", str(path), str(path)]) == 2
     assert f"sim: error: {path}: is damaged: " in capsys.readouterr().err
-
-
-def test_a_store_in_a_folder_that_cannot_be_written_is_read(complete):
-    """By another user where this one is root, who may write anywhere."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, path = Path(name), Path(name) / "s?t#o%re"
-        path.write_bytes(complete)
-        path.chmod(0o444)
-        folder.chmod(0o555)
-        root = os.geteuid() == 0
-        if root:
-            os.seteuid(65534)
-        try:
-            assert read_records(path)
-            path.with_name(f"{path.name}-wal").exists()
-        finally:
-            if root:
-                os.seteuid(0)
-            folder.chmod(0o755)
-        assert path.read_bytes() == complete
 
 
 def test_a_full_disk_under_the_store_costs_a_warning(tmp_path, uninterrupted):

@@ -71,24 +71,19 @@ class Comparison:
     @property
     def moved(self) -> list[Moved]:
         """The points simulated in both that take another time, the largest change first."""
-        one, other = self.before.points, self.after.points
+        before, after = self.before, self.after
         moved = [
-            Moved(key, before_s, after_s, ranks)
-            for key, ranks in self._both.items()
-            if (before_s := one[key].seconds or 0.0) != (after_s := other[key].seconds or 0.0)
+            Moved(key, before_s, after_s, (before.ranks[key], after.ranks[key]))
+            for key in before.ranks.keys() & after.ranks.keys()
+            if (before_s := before.points[key].seconds or 0.0)
+            != (after_s := after.points[key].seconds or 0.0)
         ]
         return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))
 
     @property
-    def _both(self) -> dict[Key, tuple[int, int]]:
-        """Points simulated in both, with their ranks."""
-        before, after = self.before.ranks, self.after.ranks
-        return {key: (before[key], after[key]) for key in before.keys() & after.keys()}
-
-    @property
     def same(self) -> int:
         """Points simulated in both that take the same time."""
-        return len(self._both) - len(self.moved)
+        return len(self.before.ranks.keys() & self.after.ranks.keys()) - len(self.moved)
 
     @property
     def turned(self) -> dict[str, int]:
@@ -155,8 +150,8 @@ def compare(
     if not pairs:
         counts = f"{before} holds {_listed(one)} and {after} {_listed(other)}"
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
-    both = [record.words for record, _ in pairs]
-    first, last = ([of.words for of in each if of.words not in both] for each in (one, other))
+    both = [record.asked for record, _ in pairs]
+    first, last = ([of.words for of in each if of.asked not in both] for each in (one, other))
     return [Comparison(record.words, record, twin) for record, twin in pairs], first, last
 
 

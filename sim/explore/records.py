@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -60,7 +61,7 @@ class Known(NamedTuple):
     recommended: bool = True
 
 
-@dataclass(slots=True)
+@dataclass
 class Recorded:
     """A question with its points, best first.
 
@@ -78,17 +79,15 @@ class Recorded:
 
     @property
     def words(self) -> str:
-        """The question in words that are the same wherever it is read from."""
-        first = (*SHARED, *ASKED.get(self.asked.get("task", ""), ()))
-        keys = sorted(self.asked, key=lambda key: (first.index(key) if key in first else len(first), key))
-        return ", ".join(f"{key} {self.asked[key]}" for key in keys)
+        """The question in words."""
+        return ", ".join(f"{key} {value}" for key, value in self.asked.items())
 
     @property
     def key(self) -> str:
         """A hash of the question and its inputs."""
         return content_of((self.asked, self.inputs))[:8]
 
-    @property
+    @cached_property
     def ranks(self) -> dict[Key, int]:
         """The simulated points with their ranks."""
         simulated = (key for key, known in self.points.items() if known.status == "simulated")
@@ -227,7 +226,8 @@ def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
     records: dict[str, Recorded] = {}
     for row in rows:
         keys = (*SHARED, *ASKED[row.choice("task", tuple(TASKS))])
-        asked, parameters = row.options | {key: row.text(key) for key in keys}, row.parameters
+        asked, parameters = {key: row.text(key) for key in keys}, row.parameters
+        asked |= {key: value for key, value in row.options.items() if key not in asked}
         if RELIEF in row:  # what is recomputed is of the point, not asked
             asked["checkpointing"], parameters[RELIEF] = "none", row.text(RELIEF)
         divided = asked.pop(DIVIDED, "") if "status" in row else ""  # the points of a sweep differ in it

@@ -130,10 +130,7 @@ class Scaling:
     def title(self) -> str:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
-        workload = self.chosen.scenario.workload
-        here = f" on {counted(workload.num_gpus, 'GPU')} of "
-        title = self.chosen.title.replace(here, f" on {counts[0]} to {counts[-1]} GPUs of ", 1)
-        title = title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
+        title = self.chosen.titled(f"{counts[0]} to {counts[-1]} GPUs", self.batch)
         return "; ".join(filter(None, (title, self.choice)))
 
     @property

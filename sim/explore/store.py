@@ -61,29 +61,13 @@ class StoreFile:
             raise InputError(f"{path}: {problem}")
         check_regular(path)
         with self.explained():
-            self.connection = self._opened("rw" if reads else "rwc")
+            where = f"{path.resolve().as_uri()}?mode={'rw' if reads else 'rwc'}"  # one that only read left its log
+            self.connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
             try:
                 self._check_version(new=not reads)
             except BaseException:
                 self.connection.close()
                 raise
-
-    def _opened(self, mode: str) -> sqlite3.Connection:
-        """Open the file; in a folder that cannot be written, where SQLite could make no log, as one that never changes.
-
-        Opened to be written even where it is only read: else SQLite would leave its log behind.
-        """
-        where = f"{self.path.resolve().as_uri()}?mode={mode}"
-        connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master")
-        except sqlite3.OperationalError:
-            connection.close()
-            log = self.path.with_name(f"{self.path.name}-wal")
-            if mode == "rwc" or (log.exists() and log.stat().st_size):
-                raise
-            connection = sqlite3.connect(f"{where[:-2]}ro&immutable=1", isolation_level=None, uri=True)
-        return connection
 
     def _check_version(self, *, new: bool) -> None:
         """Make the tables of a new store; refuse a database that is none, or of another version.
@@ -175,11 +159,8 @@ class StoreFile:
         with self.explained():
             self.connection.execute("ATTACH ? AS other", (str(other),))
             with self.writing():
-                for table, columns in (
-                    ("questions", "question, code, asked, inputs"),
-                    ("answers", "question, point, kind, answer"),
-                ):
-                    insert = f"INSERT OR IGNORE INTO main.{table} SELECT {columns} FROM other.{table}"
+                for table in ("questions", "answers"):
+                    insert = f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}"
                     brought = self.connection.execute(insert).rowcount
             self.connection.execute("DETACH other")
         return brought

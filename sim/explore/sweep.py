@@ -201,11 +201,14 @@ class Sweep:
     @property
     def title(self) -> str:
         """The scenario in words."""
-        scenario, workload = self.scenario, self.scenario.workload
-        where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
-        doing = activity(scenario.task, scenario.options)
-        title = f"{scenario.model.title}, {doing} on {counted(workload.num_gpus, 'GPU')} of {where}"
-        options, words = scenario.asked, [title, f"batch {workload.batch_size}"]
+        workload = self.scenario.workload
+        return self.titled(counted(workload.num_gpus, "GPU"), f"batch {workload.batch_size}")
+
+    def titled(self, gpus: str, batch: str) -> str:
+        """The scenario in words, on these GPUs with this batch."""
+        scenario, options = self.scenario, self.scenario.asked
+        where = f"{gpus} of {scenario.cluster.name}, stack {scenario.stack.name}"
+        words = [f"{scenario.model.title}, {activity(scenario.task, scenario.options)} on {where}", batch]
         if scenario.task == "sample":
             words += [f"{options['resolution']} pixels", counted(options["steps"], "step")]
         return ", ".join([*words, *scenario.departures])
