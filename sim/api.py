@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
@@ -41,9 +41,8 @@ from sim.inputs.scenarios import (
     resolve_strategy,
 )
 from sim.inputs.suggestions import check_exists
-from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.results import Source
-from sim.outcomes.runs import weigh
+from sim.outcomes.parts import replay_parts
+from sim.outcomes.runs import run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.report.views import Result, Scaling, Sweep, with_views
 from strategies.orders.whole import order_of
@@ -113,10 +112,7 @@ def run(
     if runtime is not None:
         check_runs(runtime, point, scenario)
     check_passes(point, scenario)
-    parts = measured_parts(point, scenario)
-    traces = cache(lambda: traces_of(point, scenario, parts))
-    source = Source(point, scenario, traces, (*remarks, *point.remarks(scenario)))
-    return Result.of(weigh(point, scenario, parts, source))
+    return Result.of(with_source(run_point(point, scenario), point, scenario, remarks))
 
 
 def _leaves_open(options: dict[str, Any], runtime: str | None) -> bool:

@@ -197,7 +197,6 @@ def _stored_rows(path: Path) -> Iterator[_Line]:
     """Yield the answers of a store; of a point bounds first."""
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     with StoreFile(path, reads=True) as store:
-        store.check()
         for question, code, options, inputs in store.questions():
             memory_bytes = options.pop("memory_bytes") or inf
             for point, answer in store.answers(question):

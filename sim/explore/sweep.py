@@ -2,17 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
-from sim.explore.points import Candidate, Point
+from sim.explore.points import Point
 from sim.explore.relax import MOST_CHANGES, NOTHING_FITS, Question, relax
 from sim.outcomes.contents import content_of, inputs_of
-from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, activity
+from sim.outcomes.results import OUT_OF_MEMORY, Result, activity
+from sim.outcomes.runs import with_source
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import check_integer
 from strategies.registry import class_of
@@ -178,10 +177,7 @@ class Sweep:
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
-        there = Candidate(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
-        replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
-        source = Source(strategy, there, replayed, tuple(strategy.remarks(there)))
-        return replace(result, source=source, inputs=inputs_of(self.scenario))
+        return with_source(result, strategy, point.candidate(self.scenario).at(self.scenario))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""

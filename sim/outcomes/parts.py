@@ -53,15 +53,14 @@ class Variant:
 class Part(NamedTuple):
     """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run.
 
-    Its measures are of running it once. Where the trace is not ``whole``, it is of one guidance group that stands for
-    all, or of the first steps.
+    Its measures are of running it once, also where the trace is of one guidance group that stands for all, or of the
+    first steps.
     """
 
     variant: Variant
     phase: Phase
     trace: Trace
     measures: Measures
-    whole: bool = True
 
 
 def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
@@ -101,7 +100,7 @@ def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:
         measures = Measures.of(trace)
         if step is not None:
             measures = in_turn((measures, step), (1, omitted))
-        yield Part(variant, phase, trace, measures, whole=plan is phase.plan and step is None)
+        yield Part(variant, phase, trace, measures)
 
 
 @no_collection()
@@ -123,12 +122,6 @@ def replay_parts(
 def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
     """Return all parts of a point with their measures, replayed no further than needed."""
     return replay_parts(strategy, scenario, folded=True, excerpt=True)
-
-
-def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
-    """Return the traces of a point whose parts were measured; where one group stood for all, all are replayed."""
-    whole = all(part.whole for part in parts)
-    return named_traces(parts if whole else replay_parts(strategy, scenario))
 
 
 def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:

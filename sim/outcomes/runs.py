@@ -20,7 +20,15 @@ from profiles.errors import InfeasibleError
 from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.outcomes.parts import Part, main_part, measured_parts, parts_by, variants
+from sim.outcomes.parts import (
+    Part,
+    main_part,
+    measured_parts,
+    named_traces,
+    parts_by,
+    replay_parts,
+    variants,
+)
 from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, missing_memory
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
@@ -31,6 +39,15 @@ from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     """Return the result of one strategy on one scenario."""
     return weigh(strategy, scenario, measured_parts(strategy, scenario))
+
+
+def with_source(
+    result: Result, strategy: AnyStrategy, scenario: AnyScenario, remarks: Sequence[str] = ()
+) -> Result:
+    """Return a result whose traces are replayed when they are asked for, with remarks and the hashes of its inputs."""
+    traces = cache(lambda: named_traces(replay_parts(strategy, scenario)))
+    source = Source(strategy, scenario, traces, (*remarks, *strategy.remarks(scenario)))
+    return replace(result, source=source, inputs=inputs_of(scenario))
 
 
 def bound(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False) -> float:
@@ -64,9 +81,7 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 
 
-def weigh(
-    strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
-) -> Result:
+def weigh(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> Result:
     """Return the result of a point from its replayed parts."""
     jobs = parts_by(parts, lambda variant: variant.job)
     expected = side_by_side([_of_job(of_job) for of_job in jobs])
@@ -77,7 +92,6 @@ def weigh(
         expected=expected,
         stages=tuple(_stages(jobs)),
         phases=_phases_of(parts),
-        source=source,
     )
 
 
@@ -89,7 +103,6 @@ def result_of(
     expected: Measures,
     stages: tuple[Mapping[str, Any], ...],
     phases: Mapping[str, float],
-    source: Source | None = None,
 ) -> Result:
     """Return the result of a point from what its replay gave; all else follows from the scenario."""
     workload, parameters = scenario.workload, parameters_of(strategy)
@@ -115,8 +128,6 @@ def result_of(
         departures=scenario.departures,
         uncertainty=uncertainty_of(scenario, strategy.name, parameters, expected),
         compute_factor=scenario.calibration.factor,
-        inputs={} if source is None else inputs_of(scenario),
-        source=source,
     )
 
 

@@ -19,7 +19,7 @@ from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
-from sim.outcomes.runs import bound, weigh
+from sim.outcomes.runs import bound, run_point
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.changes import swept
@@ -132,7 +132,7 @@ def delays(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tupl
 
 
 def _busy_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    return weigh(strategy, scenario, measured_parts(strategy, scenario)).expected.busy_s
+    return run_point(strategy, scenario).expected.busy_s
 
 
 def step_share(scenario: AnyScenario, main: Replayed) -> float:
