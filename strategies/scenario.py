@@ -149,13 +149,6 @@ class Scene(Generic[W]):
             value = self._memo[key] = make()
         return value
 
-    def remember_last(self, kind: str, key: object, make: Callable[[], T]) -> T:
-        """The value that ``make`` makes, kept until one of its kind is made for another key: such are large."""
-        kept: tuple[object, T] | None = self._memo.get(kind)
-        if kept is None or kept[0] != key:
-            kept = self._memo[kind] = key, make()
-        return kept[1]
-
     def on(self, num_gpus: int) -> Self:
         """The scene on another number of GPUs, where each layer takes as long."""
         if num_gpus == self.workload.num_gpus:

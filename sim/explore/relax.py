@@ -107,11 +107,6 @@ def _go_together(one: Change, other: Change | None = None) -> bool:
     return not apart and ("checkpointing" in kinds or not (one.held or other.held))
 
 
-def _fits_with(question: Question, changes: Sequence[Change]) -> bool:
-    changed = _changed(question, changes)
-    return changed is not None and fits(changed)
-
-
 def _largest_batch(question: Question, changes: Sequence[Change]) -> Sequence[Change]:
     """Changes that fit, where a smaller batch among them is made as large as bisection finds to fit."""
     if not any(change.kind == "batch" for change in changes):
@@ -241,18 +236,18 @@ def _options(question: Question) -> Iterator[Change]:
         more *= 2
 
 
-def fits(question: Question) -> bool:
-    """Return whether a point of a question fits: it is simulated, where its bound lets it."""
-    there = question.scenario.cluster.device.memory_bytes
-    if there is None:
-        return True
-    needs = [(_needs(question, point), point) for point in _points(question)]
+def _fits_with(question: Question, changes: Sequence[Change]) -> bool:
+    """Return whether a point of a changed question fits: it is simulated, where its bound lets it."""
+    if (changed := _changed(question, changes)) is None:
+        return False
+    there = changed.scenario.cluster.device.memory_bytes or inf
+    needs = [(_needs(changed, point), point) for point in _points(changed)]
     promising = [  # of those that need as much the quickest first
         (round(need / there, 1), getattr(point.strategy, "micro_batches", None) or 1, place, point)
         for place, (need, point) in enumerate(needs)
         if need <= there
     ]
-    return any(_runs(question, point) for *_, point in sorted(promising)[:SIMULATED])
+    return any(_runs(changed, point) for *_, point in sorted(promising)[:SIMULATED])
 
 
 def _points(question: Question) -> list[Candidate]:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from profiles.errors import InputError, counted
@@ -117,11 +118,17 @@ class OrderedPipeline(Strategy):
         return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
 
     def _rows(self, layout: Layout) -> Rows:
-        """The passes of each position of a layout, checked; those of the last point of a scenario are kept."""
-        return layout.scenario.remember_last("order", self._order_key(), self.checked_order)
+        """The passes of each position of a layout, checked."""
+        return _order_of(self)
 
     def _order_key(self) -> Hashable:
         """A key that points with the same order share."""
         cls = type(self)
         names: tuple[str, ...] | None = vars(cls).get("order_fields")  # a subclass may order by more
         return self if names is None else (cls, *(getattr(self, name) for name in names))
+
+
+@lru_cache(maxsize=8)
+def _order_of(strategy: OrderedPipeline) -> Rows:
+    """Return the order of a pipeline, checked; only those of the last points are kept, as they are large."""
+    return strategy.checked_order()
