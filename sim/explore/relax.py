@@ -59,21 +59,22 @@ class Question(NamedTuple):
 class Change(NamedTuple):
     """A change of a question: fields of the workload, a strategy, its parameters, and parameters to leave out.
 
-    Of one ``kind`` only the first that fits is named.
+    Of the same ``kinds`` only the first that fits is named.
     """
 
-    kind: str
+    kinds: tuple[str, ...]
     workload: Mapping[str, Any] = {}
     strategy: str | None = None
     held: Mapping[str, Any] = {}
     dropped: tuple[str, ...] = ()
 
-    @property
-    def flags(self) -> str:
-        """The flags that make it."""
-        strategy = {"strategy": self.strategy} if self.kind == "strategy" else {}
-        values = {**self.workload, **strategy, **self.held}
-        return " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in values.items())
+    def __str__(self) -> str:
+        """The flags that make it, and those to leave out."""
+        strategy = {"strategy": self.strategy} if "strategy" in self.kinds else {}
+        values = {**strategy, **self.held, **self.workload}
+        flags = " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in values.items())
+        dropped = [f"`{name}`" for name in self.dropped]
+        return f"{flags} without {_listed(dropped, 'and')}" if dropped else flags
 
 
 def relax(question: Question, most: int = MOST_CHANGES) -> str:
@@ -85,12 +86,11 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
     if question.scenario.cluster.device.memory_bytes is None:
         return ""
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
-    for size in (1, 2):
+    for changes in (singles, _pairs(singles)):
         answers: dict[object, str] = {}
-        for changes in combinations(singles, size):
-            kinds = tuple(change.kind for change in changes)
-            if kinds not in answers and _go_together(*changes) and _fits_with(question, changes):
-                answers[kinds] = _words(_largest_batch(question, changes))
+        for change in changes:
+            if change.kinds not in answers and _fits_with(question, change):
+                answers[change.kinds] = str(_largest_batch(question, change))
             if len(answers) == most:
                 break
         if answers:
@@ -98,33 +98,30 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
     return ""
 
 
-def _go_together(one: Change, other: Change | None = None) -> bool:
-    """Return whether two changes are tried together; parameters only with recomputation."""
-    if other is None:
-        return True
-    kinds = {one.kind, other.kind}
-    apart = len(kinds) == 1 or kinds == {"batch", "gpus"} or (one.strategy and other.strategy)
-    return not apart and ("checkpointing" in kinds or not (one.held or other.held))
+def _pairs(singles: Sequence[Change]) -> Iterator[Change]:
+    """Yield what is tried of two changes together; of a parameter only with recomputation."""
+    for one, other in combinations(singles, 2):
+        kinds, held = (*one.kinds, *other.kinds), {**one.held, **other.held}
+        apart = len({*kinds}) == 1 or {*kinds} == {"batch", "gpus"} or (one.strategy and other.strategy)
+        if not apart and ("checkpointing" in kinds or not held):
+            workload, strategy = {**one.workload, **other.workload}, one.strategy or other.strategy
+            yield Change(kinds, workload, strategy, held, one.dropped + other.dropped)
 
 
-def _largest_batch(question: Question, changes: Sequence[Change]) -> Sequence[Change]:
-    """Changes that fit, where a smaller batch among them is made as large as bisection finds to fit."""
-    if not any(change.kind == "batch" for change in changes):
-        return changes
+def _largest_batch(question: Question, change: Change) -> Change:
+    """A change that fits, whose batch, where it makes that smaller, is as large as bisection finds to fit."""
+    if "batch" not in change.kinds:
+        return change
     fewest, fitting = _fewest(question.scenario), 1
     lacking = question.scenario.workload.batch_size // fewest
     while lacking - fitting > 1:
         each = (fitting + lacking) // 2
-        larger = [_batch(each * fewest) if change.kind == "batch" else change for change in changes]
+        larger = change._replace(workload={**change.workload, "batch_size": each * fewest})
         if _fits_with(question, larger):
-            changes, fitting = larger, each
+            change, fitting = larger, each
         else:
             lacking = each
-    return changes
-
-
-def _batch(samples: int) -> Change:
-    return Change("batch", {"batch_size": samples})
+    return change
 
 
 def _fewest(scenario: AnyScenario) -> int:
@@ -132,24 +129,15 @@ def _fewest(scenario: AnyScenario) -> int:
     return scenario.workload.num_gpus if scenario.task == "train" else 1
 
 
-def _words(changes: Sequence[Change]) -> str:
-    """The flags of some changes, and those to leave out."""
-    flags = " ".join(change.flags for change in changes if change.flags)
-    dropped = list(dict.fromkeys(f"`{name}`" for change in changes for name in change.dropped))
-    return f"{flags} without {_listed(dropped, 'and')}" if dropped else flags
-
-
 def _listed(words: Sequence[str], last: str) -> str:
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _changed(question: Question, changes: Sequence[Change]) -> Question | None:
-    """The question with some changes; None where they are not possible."""
-    scenario = question.scenario
-    dropped = {name for change in changes for name in change.dropped}
-    held = {**question.parameters, **{name: of for change in changes for name, of in change.held.items()}}
+def _changed(question: Question, change: Change) -> Question | None:
+    """The question with a change; None where it is not possible."""
+    scenario, values = question.scenario, dict(change.workload)
+    held = {**question.parameters, **change.held}
     first = question.names[:1] if scenario.task == "train" else question.names  # many that differ little
-    values = {name: of for change in changes for name, of in change.workload.items()}
     if "include" in values:
         values["include"] = (values["include"],)
     try:
@@ -159,8 +147,8 @@ def _changed(question: Question, changes: Sequence[Change]) -> Question | None:
         return None
     return question._replace(
         scenario=changed,
-        names=[change.strategy for change in changes if change.strategy][:1] or first,
-        parameters={name: value for name, value in held.items() if name not in dropped},
+        names=[change.strategy] if change.strategy else first,
+        parameters={name: value for name, value in held.items() if name not in change.dropped},
     )
 
 
@@ -175,7 +163,7 @@ def _parameters(question: Question) -> Iterator[Change]:
     for name in dict.fromkeys([*question.parameters, *(["micro_batches"] if question.single else [])]):
         owner = next((strategy for strategy in question.names if name in _known(strategy)), None)
         for value in () if owner is None else _values(question, owner, name):
-            yield Change(name, {}, owner, {name: value})
+            yield Change((name,), {}, owner, {name: value})
 
 
 def _values(question: Question, owner: str, name: str) -> list[Any]:
@@ -197,8 +185,8 @@ def _strategies(question: Question) -> list[Change]:
     needs: list[tuple[float, Change]] = []
     for name, cls in strategies_of(question.scenario.task).items():
         dropped = tuple(key for key in question.parameters if key not in _known(name))
-        change = Change("strategy", strategy=name, dropped=dropped)
-        changed = _changed(question, [change])
+        change = Change(("strategy",), strategy=name, dropped=dropped)
+        changed = _changed(question, change)
         if changed is not None and name not in question.names and is_seamless(cls):
             relieved = changed._replace(relief=True)
             needs.append((min((_needs(relieved, point) for point in _points(relieved)), default=inf), change))
@@ -212,33 +200,33 @@ def _options(question: Question) -> Iterator[Change]:
     if isinstance(scenario, Scenario):
         training = scenario.workload
         if training.checkpointing == "none" and not question.relief:
-            yield Change("checkpointing", {"checkpointing": BLOCK})
+            yield Change(("checkpointing",), {"checkpointing": BLOCK})
         if training.offload == "none":
             if training.memory_recipe == "mixed":
-                yield Change("optimizer", {"memory_recipe": "adam8bit"})
-            yield Change("optimizer", {"offload": "optimizer"})
+                yield Change(("optimizer",), {"memory_recipe": "adam8bit"})
+            yield Change(("optimizer",), {"offload": "optimizer"})
         if not training.rank:
-            yield Change("weights", {"trainable": f"lora:{RANK}"})
+            yield Change(("weights",), {"trainable": f"lora:{RANK}"})
     else:
         if scenario.workload.encoders == "resident" and scenario.encoders:
             run = (
                 {} if scenario.included(scenario.encoders) else {"include": ALL}
             )  # else they never come and go
-            yield Change("encoders", {**run, "encoders": "offloaded"})
+            yield Change(("encoders",), {**run, "encoders": "offloaded"})
         if not scenario.workload.swapped:
             blocks = len({layer.block for layer in scenario.backbone.layers})
-            yield Change("weights", {"offload": f"layers:{blocks}"})
+            yield Change(("weights",), {"offload": f"layers:{blocks}"})
     if batch_size > fewest:
-        yield _batch(fewest)
+        yield Change(("batch",), {"batch_size": fewest})
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
-        yield Change("gpus", {"num_gpus": more, "batch_size": batch_size})
+        yield Change(("gpus",), {"num_gpus": more, "batch_size": batch_size})
         more *= 2
 
 
-def _fits_with(question: Question, changes: Sequence[Change]) -> bool:
+def _fits_with(question: Question, change: Change) -> bool:
     """Return whether a point of a changed question fits: it is simulated, where its bound lets it."""
-    if (changed := _changed(question, changes)) is None:
+    if (changed := _changed(question, change)) is None:
         return False
     there = changed.scenario.cluster.device.memory_bytes or inf
     needs = [(_needs(changed, point), point) for point in _points(changed)]
