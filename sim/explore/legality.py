@@ -163,9 +163,7 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     for point in points:
         nearest = kept_to(runtime, point, scenario)
         if reason := refusal(runtime, nearest, scenario):
-            none = Point(
-                None, point.name, reason=unmarked(reason), kind=f"not in {name}", seamless=point.seamless
-            )
+            none = Point(None, point.name, reason=unmarked(reason), kind=f"not in {name}")
             refused.setdefault(point.name, none)
         else:
             kept.setdefault((nearest.name, nearest.num_gpus, nearest.strategy), nearest)
@@ -189,9 +187,7 @@ def kept_to(
         return point
     recomputed = changes.pop(RECOMPUTED, point.checkpointing)
     strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var,assignment]
-    return Point(
-        strategy, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed
-    )
+    return Point(strategy, point.name, num_gpus=point.num_gpus, checkpointing=recomputed)
 
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:

@@ -52,7 +52,6 @@ class Point:
         reason: why it cannot exist, or does not fit.
         kind: the reason without its numbers.
         num_gpus: GPUs that it runs on; None: all that the sweep is about.
-        seamless: whether no seams show in what it draws.
         checkpointing: what is recomputed in it, where the scenario does not say it.
         ordered: whether its bounds are of its own order.
     """
@@ -65,14 +64,13 @@ class Point:
     reason: str | None = None
     kind: str | None = None
     num_gpus: int | None = None
-    seamless: bool = True
     checkpointing: str | None = None
     ordered: bool = False
 
     @property
     def recommended(self) -> bool:
-        """Whether it may be the best; whatever is ranked by, points that may come before those that may not."""
-        return self.seamless
+        """Whether it may be the best, since no seams show in what it draws; such points come before all others."""
+        return is_seamless(self.strategy or class_of(self.name))
 
     def __repr__(self) -> str:
         known = self.reason or (
@@ -157,7 +155,7 @@ def find_points(
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:
-        make = partial(Point, name=cls.name, seamless=is_seamless(cls))
+        make = partial(Point, name=cls.name)
         try:
             kept = _keep(_candidates(cls, scenario), fixed)
             candidates = dict.fromkeys(one._replace(strategy=completed(one.strategy)) for one in kept)
@@ -201,9 +199,7 @@ def _cuts(strategy: Any) -> Iterator[AnyStrategy]:  # noqa: ANN401
     """A point in equal blocks, and the same on the optimal partition: strategies compare by their best."""
     yield strategy
     if getattr(strategy, "partition", None) == BLOCKS:
-        field = next(item for item in fields(strategy) if item.name == "partition")
-        if OPTIMAL in field.metadata["choices"]:
-            yield replace(strategy, partition=OPTIMAL)
+        yield replace(strategy, partition=OPTIMAL)
 
 
 def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candidate]:

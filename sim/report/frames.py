@@ -63,7 +63,7 @@ def row(
         "tie": tie if simulated else None,
         "same_as": same_as,
         "relief": point.checkpointing,
-        "seamless": point.seamless,
+        "seamless": point.recommended,
         "recommended": point.recommended,
         "runs_in": list(starters(point, sweep.scenario)),
     }
