@@ -156,7 +156,7 @@ def test_the_pareto_front_holds_what_no_fitting_point_beats():
 def drawn(strategy, memory_gib, latency_s, num_gpus=1, fits=True, batch_size=1):
     return {
         "task": "sample", "status": "simulated", "model": "m", "strategy": strategy, "num_gpus": num_gpus,
-        "latency_s": latency_s, "batch_size": batch_size, "peak_memory_bytes": memory_gib * GIB,
+        "latency_s": latency_s, "samples_per_s": batch_size / latency_s, "peak_memory_bytes": memory_gib * GIB,
         "fits_memory": fits,
     }  # fmt: skip
 
