@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def differing(self) -> Pairs:
-        """Options and contents of inputs that differ, by key; a model first.
+        """Options and contents of inputs that differ, by key.
 
         Of a model at another resolution, or for another task, the content differs with these.
         """
@@ -66,7 +66,7 @@ class Comparison:
                 parameters = _pairs(dict(point.parameters), dict(twin.parameters))
                 pairs |= {name.replace("_", "-"): pair for name, pair in parameters.items()}
         pairs |= _pairs(_tried(one), _tried(other))
-        return dict(sorted(pairs.items(), key=lambda item: (item[0] != "model", item[0])))
+        return dict(sorted(pairs.items()))
 
     @property
     def moved(self) -> list[Moved]:
