@@ -40,7 +40,7 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
     knee, one, four, best, *_ = found.verdict.lines
     assert knee == ("knee", "none: something fits on 8 GPUs alone, of these numbers")
     assert one[1].startswith(
-        "1 GPU: no point of the sweep is feasible: 1 of 1 x out of memory (such as single: needs"
+        "1 GPU: no point of the sweep is feasible: 1 of 3 x out of memory (such as single: needs"
     )
     for sweep, (_, said) in zip(found, (one, four), strict=False):
         least = min(
