@@ -69,7 +69,6 @@ def write_model(folder, backbones=1, layers=2, skips=0):
             "run --strategy pulse",
             "has 1000 layers, must have at most 512 where its",
         ),
-        ({"backbones": 40}, "run --strategy diffusionpipe", "components are 40, must be at most 16"),
     ],
 )
 def test_large_models_are_refused_where_they_would_take_long(tell, elsewhere, sizes, command, words):

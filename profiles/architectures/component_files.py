@@ -1,11 +1,11 @@
 """Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.architectures.components import (
     BACKWARDS,
@@ -43,39 +43,40 @@ FLOP_TOLERANCE: Final = 1e-6
 """Largest relative difference between the FLOP of a layer, which a file may round, and of its kernels."""
 
 
-def read_component(
-    head: Table,
-    rows: list[Row],
-    skips: list[Skip],
-    reads: list[Read],
-    *,
-    exchanges: list[Row],
-    times: dict[str, list[Row]],
-    kernels: Mapping[str, Sequence[Row]],
-    adapted: Sequence[Row],
-) -> Component:
+ByComponent = dict[str, list[Row]]
+
+
+class Tables(NamedTuple):
+    """Rows by component: of three files; of kernels, by file; of times, by device."""
+
+    layers: ByComponent
+    exchanges: ByComponent
+    adapted: ByComponent
+    kernels: dict[str, ByComponent]
+    times: dict[str, ByComponent]
+
+
+def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[Read]) -> Component:
     """A component from its table of ``model.toml`` and its rows of the other files.
 
     Args:
         head: its table.
-        rows: of ``layers.csv``.
+        tables: rows of the other files.
         skips: its skips, in any order.
         reads: which of its layers read what, in any order.
-        exchanges: rows of ``exchanges.csv``.
-        times: rows of measured times, by device.
-        kernels: rows of ``kernels.csv`` and ``kernels_half.csv``, by file, of those that are there.
-        adapted: rows of ``adapted.csv``.
     """
+    name = head.text("name")
+    rows = tables.layers[name]
     if not rows:
         raise head.fail("name", "has no row in layers.csv")
     trainable = head.flag("trainable")
-    layers = _with_adapted(_read_layers(rows, trainable), adapted)
+    layers = _with_adapted(_read_layers(rows, trainable), tables.adapted[name])
     launched = {
-        file: _read_kernels(head.path.parent / file, head.text("name"), of, layers)
-        for file, of in kernels.items()
+        file: _read_kernels(head.path.parent / file, name, of[name], layers)
+        for file, of in tables.kernels.items()
     }
     component = Component(
-        name=head.text("name"),
+        name=name,
         trainable=trainable,
         inputs=head.texts("inputs", ()),
         image_tokens=head.integer("image_tokens", 1),
@@ -87,8 +88,10 @@ def read_component(
         self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
         layers=layers,
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
-        exchanges=_read_exchanges(exchanges, len(rows)),
-        times=tuple((name, read_layer_times(layers, of)) for name, of in sorted(times.items())),
+        exchanges=_read_exchanges(tables.exchanges[name], len(rows)),
+        times=tuple(
+            (device, read_layer_times(layers, of[name])) for device, of in sorted(tables.times.items())
+        ),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
         kernels=launched.get(KERNELS, ()),

@@ -1,7 +1,7 @@
 """Tables of a model folder: rows of its CSV files by component, its anchors, and the skips and reads between layers."""
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from profiles.architectures.component_files import (
     ADAPTED,
@@ -12,6 +12,8 @@ from profiles.architectures.component_files import (
     KERNELS,
     LAYER_COLUMNS,
     TIME_COLUMNS,
+    ByComponent,
+    Tables,
 )
 from profiles.architectures.components import Anchor, Read, Skip
 from profiles.errors import InputError
@@ -22,18 +24,6 @@ LAYERS: Final = "layers.csv"
 EXCHANGES: Final = "exchanges.csv"
 ANCHOR_COLUMNS: Final = ("device", "height", "width", "batch", "steps", "latency_s", "source")
 DTYPES: Final = ("float16", "bfloat16", "float32")
-
-ByComponent = dict[str, list[Row]]
-
-
-class Tables(NamedTuple):
-    """Rows by component: of three files; of kernels, by file; of times, by device."""
-
-    layers: ByComponent
-    exchanges: ByComponent
-    adapted: ByComponent
-    kernels: dict[str, ByComponent]
-    times: dict[str, ByComponent]
 
 
 def read_tables(table: Table, names: list[str]) -> Tables:

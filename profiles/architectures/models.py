@@ -28,8 +28,6 @@ GUIDANCES: Final = ("batch", "none", "embedded")
 MAX_SIDE: Final = 65536
 """Pixels of the longest side of an image."""
 MAX_FRAMES: Final = 65536
-MAX_COMPONENTS: Final = 16
-"""Components of a model; with twice as many backbones their pipelines take gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -242,37 +240,17 @@ def _read_components(table: Table) -> tuple[Component, ...]:
     listed = list(table.tables("components"))
     if not listed:
         raise InputError(f"{table.path}: components is empty, must name at least one")
-    if len(listed) > MAX_COMPONENTS:
-        raise InputError(f"{table.path}: components are {len(listed)}, must be at most {MAX_COMPONENTS}")
     names = [head.text("name") for head in listed]
     check_distinct(str(table.path), "components", names)
     skips, reads, tables = read_skips(table, names), read_reads(table, names), read_tables(table, names)
     return tuple(
-        read_component(
-            head,
-            tables.layers[name],
-            skips[name],
-            reads[name],
-            exchanges=tables.exchanges[name],
-            times={device: of[name] for device, of in tables.times.items()},
-            kernels={file: of[name] for file, of in tables.kernels.items()},
-            adapted=tables.adapted[name],
-        )
+        read_component(head, tables, skips[name], reads[name])
         for name, head in zip(names, listed, strict=True)
     )
 
 
 def _check_reference(reference: Table, model: Model) -> None:
     """Refuse a reference resolution that breaks the model's own rules."""
-    for key, pixels in (("height", model.height), ("width", model.width)):
-        if pixels % model.multiple:
-            raise reference.fail(key, f"must be a multiple of {model.multiple}")
-        if model.largest is not None and pixels > model.largest:
-            raise reference.fail(key, f"must be at most {model.largest}, the largest")
-        if pixels > MAX_SIDE:
-            raise reference.fail(key, f"must be at most {MAX_SIDE}")
-    if model.frames > MAX_FRAMES:
-        raise reference.fail("frames", f"must be at most {MAX_FRAMES}")
     if (model.frames - 1) % model.frame_step:
         raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
 

@@ -7,11 +7,10 @@ A cluster file names a shipped device, or the file of another by its path from t
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, counted, shown, wrong
+from profiles.errors import InputError, counted, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
@@ -124,10 +123,6 @@ class Cluster:
             ("intra-node", self.intra_node, intra_node),
             ("inter-node", self.inter_node, inter_node),
         ):
-            if not isinstance(factor, Real) or not 0 < factor < inf:
-                raise InputError(
-                    f"the factor of the {word} bandwidth is {shown(factor)}, must be positive and finite"
-                )
             if factor != 1.0:
                 if link is None:
                     raise InputError(f"cluster {self.name} has no {word} link to multiply")

@@ -68,10 +68,7 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
         early.add_argument(flag, dest="experiment")
     known, rest = early.parse_known_args(arguments)
     flags = frozenset(argument.partition("=")[0] for argument in rest if argument.startswith("--"))
-    command = _command_of(make_parser(arguments), arguments)
-    actions = command._option_string_actions if command else {}
-    alone = {flag: action.nargs == 0 for flag, action in actions.items()}
-    return Experiment.read(known.experiment, flags, alone)
+    return Experiment.read(known.experiment, flags)
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -125,28 +125,23 @@ class Experiment:
     words: tuple[str, ...]
 
     @classmethod
-    def read(cls, path: str, before: frozenset[str], alone: Mapping[str, bool]) -> "Experiment":
+    def read(cls, path: str, before: frozenset[str]) -> "Experiment":
         """Return the experiment of a file, but for the flags that are given beside it.
 
         Args:
             path: of the file.
             before: flags of the command line, which go before.
-            alone: whether a flag of the command stands alone, without a value.
 
         Raises:
-            InputError: as of ``load_experiment``, or a flag that takes a value is false.
+            InputError: as of ``load_experiment``.
         """
         worded = truths(cls for task in TASKS for cls in strategies_of(task).values())
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():
             flag = flag_of(name)
             switch = isinstance(value, bool) and name not in worded
-            if flag in before or (switch and not value and alone.get(flag, False)):
-                continue
-            if switch and not value and flag in alone:
-                rule = "takes a value: must be one, or be left out"
-                raise InputError(f"{path}: {flag[2:]} is false, but {flag} {rule}")
-            words[flag] = flag if switch and value else f"{flag}={_word(value)}"
+            if flag not in before and not (switch and value is False):
+                words[flag] = flag if switch else f"{flag}={_word(value)}"
         return cls(path, frozenset(words), tuple(words.values()))
 
     def blamed(self, error: InputError) -> InputError:
