@@ -21,7 +21,7 @@ from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
-from sim.explore.counts import counts, counts_in
+from sim.explore.counts import counts, gpus_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
 from sim.explore.points import find_points
 from sim.explore.relax import least_recomputed
@@ -224,8 +224,7 @@ def sweep(
         measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive, **options,
     )  # fmt: skip
     if isinstance(gpus, str):
-        numbers = counts_in(gpus)
-        gpus = numbers if len(numbers) > 1 else numbers[0]
+        gpus = gpus_in(gpus)
     several = isinstance(gpus, list | tuple | range)
     sweeps = each_count(start, counts(gpus)) if several else [start(gpus=gpus)]
     for started in sweeps:

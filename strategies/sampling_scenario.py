@@ -13,13 +13,13 @@ from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.texts import with_text
 from profiles.costs.bands import Band
-from profiles.costs.layers import ComponentCosts, SamplingCosts
+from profiles.costs.layers import ComponentCosts, TaskCosts
 from profiles.costs.resolutions import with_frames
 from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
-from profiles.software.levers import HALF, load_levers, products_in_fp8
+from profiles.software.levers import HALF, device_in, load_levers, products_in_fp8
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
@@ -78,21 +78,21 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return replace(self.workload, num_gpus=num_gpus, vae_parallel=vae_parallel)
 
     @cached_property
-    def costs(self) -> SamplingCosts:
+    def costs(self) -> TaskCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         return self._costs()
 
-    def _costs(self, factor: float | None = None) -> SamplingCosts:
+    def _costs(self, factor: float | None = None) -> TaskCosts:
         """Times of the layers where products in a smaller precision are faster by a factor."""
-        return SamplingCosts(
+        device, workload = self.cluster.device, self.workload
+        return TaskCosts(
             self.model,
-            self.cluster.device,
-            self.workload.height,
-            self.workload.width,
+            device,
+            workload.height,
+            workload.width,
             self.slowed_stack,
             calibration=self.calibration,
-            precision=self.workload.precision,
-            factor=factor,
+            backbone_device=device_in(device, workload.precision, factor),
         )
 
     @property

@@ -11,7 +11,7 @@ from profiles.architectures.components import Anchor, MeasuredTime
 from profiles.architectures.model_tables import read_anchors
 from profiles.architectures.models import MODELS, load_model, model_names
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.costs.layers import ModelCosts, SamplingCosts, published
+from profiles.costs.layers import ModelCosts, TaskCosts, published
 from profiles.errors import InputError
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import Rates
@@ -35,7 +35,7 @@ def anchored(*anchors, device=RATED):
 
 
 def pass_s(model, side=256, batch=1, device=RATED):
-    return SamplingCosts(model, device, side, side).forward_s(0, batch).sum()
+    return TaskCosts(model, device, side, side).forward_s(0, batch).sum()
 
 
 def test_one_gpu_takes_what_was_published():
@@ -56,7 +56,7 @@ def test_frozen_components_and_measured_times_are_not_scaled(make):
     encoder = make.component("text", [1.0], trainable=False)
     layers = tuple(replace(layer, matmul_flop=1e12) for layer in encoder.layers)
     both = replace(model, components=(*model.components, replace(encoder, layers=layers, times=())))
-    assert SamplingCosts(both, RATED, 256, 256).forward_s(1, 1).sum() == 1.0
+    assert TaskCosts(both, RATED, 256, 256).forward_s(1, 1).sum() == 1.0
     times = tuple(MeasuredTime(i, 1, 5.0, 0.0) for i in range(2))
     measured = replace(model, components=(replace(model.components[0], times=((RATED.name, times),)),))
     assert pass_s(measured) == pytest.approx(10.0)
@@ -74,7 +74,7 @@ def test_shipped_models_take_one_gpu_as_long_as_published():
     for name, anchor in published_once():
         model, device = load_model(name).for_task("sample"), load_device(anchor.device)
         (backbone,) = model.backbones
-        costs = SamplingCosts(model, device, anchor.height, anchor.width)
+        costs = TaskCosts(model, device, anchor.height, anchor.width)
         seconds = anchor.steps * costs.forward_s(backbone, anchor.batch).sum()
         assert seconds == pytest.approx(anchor.latency_s) and anchor.source, (name, anchor)
 

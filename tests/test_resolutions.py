@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.costs.layers import ModelCosts, SamplingCosts
+from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.costs.resolutions import check_resolution, resized, sides_of
 from profiles.errors import InputError
 from profiles.machines.devices import load_device
@@ -72,7 +72,7 @@ def test_a_layer_takes_as_long_in_training_as_in_sampling_at_any_resolution(name
     height, width = 2 * model.height, model.width
     uncast = replace(load_stack(), norms="half", cast_weights=False)
     trained = ModelCosts(resized(model, height, width, A100), A100, uncast)
-    drawn = SamplingCosts(model, A100, height, width, uncast)
+    drawn = TaskCosts(model, A100, height, width, uncast)
     for index, costs in enumerate(trained.components):
         np.testing.assert_allclose(costs.forward_s(8), drawn.forward_s(index, 8), rtol=1e-9)
 

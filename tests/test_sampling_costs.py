@@ -9,7 +9,7 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
 from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.costs.layers import ModelCosts, SamplingCosts
+from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
@@ -32,7 +32,7 @@ def worked(**rest):
 
 def block_s(model, batch=1, share=WHOLE, *, height=256, width=256, device=RATED):
     """Seconds of one block; all are alike."""
-    seconds = SamplingCosts(model, device, height, width).forward_s(0, batch, share)
+    seconds = TaskCosts(model, device, height, width).forward_s(0, batch, share)
     assert len(seconds) == len(model.components[0].layers)
     return float(seconds[0])
 
@@ -53,7 +53,7 @@ def test_a_sequence_is_divided_whatever_passes_around(degree):
     work_s = (LINEAR_S + ATTENTION_S + MEMORY_S) / degree
     for share in (Share(ring=degree), Share(ulysses=degree)):
         assert block_s(worked(), 1, share) == pytest.approx(work_s + LAUNCH_S)
-        attention_s = SamplingCosts(worked(), RATED, 256, 256).components[0].attention_s(3, share)
+        attention_s = TaskCosts(worked(), RATED, 256, 256).components[0].attention_s(3, share)
         assert attention_s == pytest.approx([3 * ATTENTION_S / degree] * 3)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from profiles.files import Table
+from profiles.parsing import parse_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
 METHODS: Final = ("one GPU", "anchored", "data parallel", "pipeline", "patches and sequence")
@@ -212,34 +212,7 @@ def load_bands() -> Bands:
 
 def read_bands(path: Path) -> Bands:
     """Read a file of bands."""
-    table = Table.read(path)
-    devices = table.table("devices")
-    bands = Bands(
-        measured=devices.texts("measured"),
-        exact=devices.texts("exact"),
-        repeat=_spread(table.table("repeat")),
-        exposed=_spread(table.table("exposed")),
-        evidence=tuple(map(_evidence, table.tables("band"))),
-    )
-    devices.finish()
-    table.finish()
-    return bands
-
-
-def _spread(table: Table) -> Spread:
-    one = Spread(table.number("spread", maximum=3.0), table.integer("rows"), table.text("source"))
-    table.finish()
-    return one
-
-
-def _evidence(table: Table) -> Evidence:
-    one = Evidence(
-        family=table.choice("family", FAMILIES),
-        stack=table.text("stack"),
-        method=table.choice("method", METHODS),
-        band=Band(table.positive("low", maximum=1.0), table.number("high", minimum=1.0)),
-        rows=table.integer("rows"),
-        source=table.text("source"),
-    )
-    table.finish()
-    return one
+    rows = parse_toml(path.read_text(encoding="utf-8"))
+    measured, exact = (tuple(rows["devices"][key]) for key in ("measured", "exact"))
+    evidence = (Evidence(band=Band(row.pop("low"), row.pop("high")), **row) for row in rows["band"])
+    return Bands(measured, exact, Spread(**rows["repeat"]), Spread(**rows["exposed"]), tuple(evidence))

@@ -26,7 +26,6 @@ from profiles.costs.kernel_times import KernelTimes
 from profiles.costs.layer_times import LayerTimes, LumpedTimes, MeasuredTimes, rates_of
 from profiles.errors import InputError
 from profiles.machines.devices import Device
-from profiles.software.levers import HALF, device_in
 from profiles.software.recipes import MemoryRecipe
 from profiles.software.stacks import Shares, Stack, load_stack
 from profiles.units import FloatArray
@@ -207,7 +206,7 @@ class ComponentCosts:
 
 
 class TaskCosts:
-    """Times of all components of a model that trains or samples on one device at some resolution.
+    """Times of all components of a model that trains, or samples in half precision, on one device at some resolution.
 
     ``backbone_device`` stands for that device where the backbones run in another precision.
     """
@@ -220,7 +219,7 @@ class TaskCosts:
         width: int,
         stack: Stack | None = None,
         *,
-        training: bool,
+        training: bool = False,
         calibration: Calibration = UNSCALED,
         backbone_device: Device | None = None,
     ) -> None:
@@ -249,6 +248,10 @@ class TaskCosts:
             if costs.component.trainable and not costs.takes_time(training=training):
                 raise InputError(_timeless(model, costs, device))
 
+    def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Forward seconds of each layer of the component at an index, shape (layers,)."""
+        return self.components[component].forward_s(batch, share)
+
 
 def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
     """The message about a backbone of whose layers none takes any time."""
@@ -259,42 +262,6 @@ def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
     return f"model {model.name}: {where} 0 in all layers of {name}, must be above 0 in one of a trainable component"
 
 
-class SamplingCosts(TaskCosts):
-    """Forward times and sizes of all components of a model in half precision.
-
-    The backbone's products run in ``precision``, one of ``PRECISIONS``; ``factor`` is seconds of them in half precision
-    over those in a smaller one, by default the median.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        device: Device,
-        height: int,
-        width: int,
-        stack: Stack | None = None,
-        *,
-        calibration: Calibration = UNSCALED,
-        precision: str = HALF,
-        factor: float | None = None,
-    ) -> None:
-        precise = device_in(device, precision, factor)
-        super().__init__(
-            model,
-            device,
-            height,
-            width,
-            stack,
-            training=False,
-            calibration=calibration,
-            backbone_device=precise,
-        )
-
-    def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Forward seconds of each layer of the component at an index, shape (layers,)."""
-        return self.components[component].forward_s(batch, share)
-
-
 class ModelCosts(TaskCosts):
     """Times of all components of a model that is trained on one device, and of the optimizer.
 
@@ -302,8 +269,6 @@ class ModelCosts(TaskCosts):
         model: the model.
         device: the device.
         stack: of the software; by default ``eager``.
-        height: pixels; by default the reference.
-        width: pixels; by default the reference.
         calibration: of all compute.
     """
 
@@ -312,15 +277,13 @@ class ModelCosts(TaskCosts):
         model: Model,
         device: Device,
         stack: Stack | None = None,
-        height: int | None = None,
-        width: int | None = None,
         *,
         calibration: Calibration = UNSCALED,
     ) -> None:
-        size, of = (height or model.height, width or model.width), load_stack() if stack is None else stack
-        super().__init__(model, device, *size, of, training=True, calibration=calibration)
+        of = load_stack() if stack is None else stack
+        super().__init__(model, device, model.height, model.width, of, training=True, calibration=calibration)
         half = replace(of, cast_weights=False)
-        self._of_half = partial(ModelCosts, model, device, half, *size, calibration=calibration)
+        self._of_half = partial(ModelCosts, model, device, half, calibration=calibration)
         used = _stack_on(device, of)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)

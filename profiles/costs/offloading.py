@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from profiles.errors import InputError
-from profiles.files import Table
 from profiles.machines.clusters import Cluster
 from profiles.machines.devices import Device
+from profiles.parsing import parse_toml
 from profiles.software.recipes import MemoryRecipe
 from profiles.units import GB
 
@@ -71,18 +71,13 @@ class HostSide:
 @cache
 def _links() -> tuple[dict[str, float], float]:
     """Bytes per second of copies from pinned memory in one direction, by device, and pageable memory's share of it."""
-    table = Table.read(LINKS)
-    reached, pageable = table.number("reached"), table.number("pageable")
-    table.text("source")
-    table.text("pageable_source")
-    rates: dict[str, float] = {}
-    for link in table.tables("links"):
-        link.text("source")
-        bandwidth = link.positive("GB_per_s") * GB * reached
-        rates |= dict.fromkeys(link.texts("devices"), bandwidth)
-        link.finish()
-    table.finish()
-    return rates, pageable
+    rows = parse_toml(LINKS.read_text(encoding="utf-8"))
+    rates = {
+        device: link["GB_per_s"] * GB * rows["reached"]
+        for link in rows["links"]
+        for device in link["devices"]
+    }
+    return rates, rows["pageable"]
 
 
 def copied_s(device: Device, size_bytes: float) -> float:

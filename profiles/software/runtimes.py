@@ -10,11 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.architectures.components import TASKS
 from profiles.checks import is_one_of
 from profiles.errors import InputError, near, shown
-from profiles.files import Table
 from profiles.mappings import FrozenMapping
+from profiles.parsing import parse_toml
 
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
 UNCHECKED: Final = "not checked"
@@ -112,16 +111,16 @@ class Runtime:
     source: str
     task: str
     rules: Mapping[str, Rule]
-    models: Mapping[str, str] | None
-    guided: tuple[str, ...]
-    pipelined: tuple[str, ...]
-    one_scale: tuple[str, ...]
-    powers_of_two: bool
-    command: str
-    flags: Mapping[str, str]
-    notes: tuple[str, ...]
-    sets: Mapping[str, str]
-    values: Mapping[str, Mapping[str, str | bool]]
+    models: Mapping[str, str] | None = None
+    guided: tuple[str, ...] = ()
+    pipelined: tuple[str, ...] = ()
+    one_scale: tuple[str, ...] = ()
+    powers_of_two: bool = False
+    command: str = ""
+    flags: Mapping[str, str] = field(default_factory=FrozenMapping)
+    notes: tuple[str, ...] = ()
+    sets: Mapping[str, str] = field(default_factory=FrozenMapping)
+    values: Mapping[str, Mapping[str, str | bool]] = field(default_factory=FrozenMapping)
 
     def refusal(self, case: Case) -> str:
         """Return the rule that a point breaks, in words; empty where the runtime runs it."""
@@ -174,31 +173,13 @@ def all_runtimes() -> Mapping[str, Runtime]:
 
 def read_runtime(path: Path) -> Runtime:
     """Read the file of a runtime."""
-    table = Table.read(path)
-    rules = table.table("strategies")
-    runtime = Runtime(
-        name=path.stem,
-        version=table.line("version"),
-        source=table.text("source"),
-        task=table.choice("task", TASKS),
-        rules={name: _rule(rules.table(name)) for name in rules.values()},
-        models=table.table("models").values() if "models" in table else None,
-        guided=table.texts("guided", ()),
-        pipelined=table.texts("pipelined", ()),
-        one_scale=table.texts("one_scale", ()),
-        powers_of_two="powers_of_two" in table and table.flag("powers_of_two"),
-        command=table.text("command") if "command" in table else "",
-        flags=table.table("flags", {}).values(),
-        notes=table.texts("notes", ()),
-        sets=table.table("sets", {}).values(),
-        values=table.table("values", {}).values(),
-    )
-    table.finish()
-    return runtime
+    rows = parse_toml(path.read_text(encoding="utf-8"))
+    rules = {name: _rule(of) for name, of in rows.pop("strategies").items()}
+    lists = {key: tuple(of) for key, of in rows.items() if isinstance(of, list)}
+    return Runtime(path.stem, rules=rules, **rows | lists)
 
 
-def _rule(table: Table) -> Rule:
-    rows = dict(table.values())
+def _rule(rows: dict[str, Any]) -> Rule:
     because, least = rows.pop("because", ""), rows.pop("least", {})
     values = {key: value if isinstance(value, str) else tuple(value) for key, value in rows.items()}
     return Rule(values, because, least)

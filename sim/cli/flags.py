@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, flag_of, shown
+from profiles.errors import flag_of, shown
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
 from sim.cli.console import Parser
-from sim.explore.counts import counts_in
 from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
@@ -138,7 +137,7 @@ def add_scenario(
     add("--stack", default=DEFAULT_STACK, help=f"{words} (default: {DEFAULT_STACK})")
     words = "GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before"
     default = "one node; of single: 1" if "sample" in tasks else "one node"
-    several: Any = {"type": gpus_flag, "metavar": "GPUS"} if sweeps else {"type": integer}
+    several: Any = {"metavar": "GPUS"} if sweeps else {"type": integer}
     add("--gpus", help=f"{words if sweeps else 'GPUs in all'} (default: {default})", **several)
     add("--batch-size", type=integer, help="; or ".join(TASKS[task].batch for task in tasks))
     absent: Any = {"default": argparse.SUPPRESS}
@@ -229,16 +228,6 @@ def integer(text: str, *, most: int = MAX_INTEGER) -> int:
     if value > most or value < -MAX_INTEGER:
         raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {most}")
     return value
-
-
-def gpus_flag(text: str) -> int | tuple[int, ...]:
-    """Return a number of GPUs, or several: between commas, or doublings from one to another."""
-    if re.fullmatch(r"\s*[+-]?\w*\s*", text):
-        return integer(text)
-    try:
-        return counts_in(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("gpus ")) from None
 
 
 def small_integer(text: str) -> int:

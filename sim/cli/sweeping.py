@@ -16,6 +16,7 @@ from sim import api
 from sim.cli.commands import add_pictures, check_files, print_experiment, write_files
 from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, given_parameters, named
+from sim.explore.counts import gpus_in
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Report
@@ -73,6 +74,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
+    options.gpus = options.gpus and gpus_in(options.gpus)
     if options.print_experiment:
         return print_experiment(options)
     check_files(options)

@@ -30,6 +30,12 @@ def counts_in(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
+def gpus_in(text: str) -> int | tuple[int, ...]:
+    """Return the only number of GPUs that words give, or all of several."""
+    numbers = counts_in(text)
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
 def counts(gpus: Iterable[int]) -> tuple[int, ...]:
     """Return numbers of GPUs, ascending, each once.
 
