@@ -4,8 +4,8 @@ import pytest
 
 import sim
 from profiles.units import GIB
-from sim.cli.flags import gpus_flag
 from sim.cli.main import main
+from sim.explore.counts import gpus_in
 from sim.explore.scaling import Scaling, Step, knee_of
 from sim.outcomes.results import OUT_OF_MEMORY
 
@@ -54,10 +54,10 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
 
 
 def test_numbers_of_gpus_are_read_as_people_write_them():
-    assert gpus_flag("12") == 12
-    assert gpus_flag("8,2,4") == (2, 4, 8)
-    assert gpus_flag("8-64") == (8, 16, 32, 64)
-    assert gpus_flag("1,8-48") == (1, 8, 16, 32, 48)
+    assert gpus_in("12") == 12
+    assert gpus_in("8,2,4") == (2, 4, 8)
+    assert gpus_in("8-64") == (8, 16, 32, 64)
+    assert gpus_in("1,8-48") == (1, 8, 16, 32, 48)
 
 
 @pytest.mark.parametrize("text", ["64-8", "1,", "a-b"])

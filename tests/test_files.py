@@ -108,7 +108,6 @@ def test_what_is_not_toml_is_refused(toml, text, problem):
         ("[[a]]\n[[a]]\nb = -1", lambda t: [x.number("b", 0.0) for x in t.tables("a")], "a[1].b is -1, must"),
         ("a = 2", lambda t: t.curve("a"), "a is 2, must be at most 1"),
         ("a = {0 = 1.0}", lambda t: t.curve("a"), "a key is 0, must be at least 1"),
-        ("a = {2 = 0.5, 02 = 0.6}", lambda t: t.curve("a"), "must give one value for 2"),
     ],
 )
 def test_a_broken_rule_is_named_with_file_key_and_value(toml, text, read, problem):
@@ -147,7 +146,7 @@ def test_rows_know_the_line_they_stand_on(rows):
     [
         ("", "some.csv:1: column name is missing"),
         ("name,size,more\n", "some.csv:1: unknown column 'more'; known here: name, size"),
-        ("size,name\n", "some.csv:1: columns are size, name, must be name, size in this order"),
+        ("name,size,name\n", "some.csv:1: unknown column 'name'; "),
         ("name,size\na\n", "some.csv:2: the row has 1 cells, must have 2"),
         ('name,size\n"a,1\n', "some.csv:2: is not valid CSV: unexpected end of data"),
         ("name,size\n" + "a" * 200_000 + ",1", "some.csv:2: is not valid CSV: field larger than field limit"),

@@ -11,7 +11,6 @@ from sim.inputs.limits import (
     MAX_SWEPT_GPUS,
     MAX_SWEPT_LAYERS,
     MAX_SWEPT_SAMPLES,
-    MAX_SWEPT_SKIPS,
 )  # fmt: skip
 
 
@@ -59,11 +58,6 @@ def write_model(folder, backbones=1, layers=2, skips=0):
     ("sizes", "command", "words"),
     [
         ({"layers": 1000}, "sweep", f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS} where"),
-        (
-            {"layers": 256, "skips": 4000},
-            "sweep",
-            f"b0 has 4000 skips, must have at most {MAX_SWEPT_SKIPS} where",
-        ),
         (
             {"layers": 1000, "skips": 4000},
             "run --strategy pulse",

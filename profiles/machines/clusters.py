@@ -118,21 +118,16 @@ class Cluster:
             intra_node: factor of the bandwidth inside a node.
             inter_node: factor of the bandwidth between nodes.
         """
-        changes: list[str] = []
-        for word, link, factor in (
-            ("intra-node", self.intra_node, intra_node),
-            ("inter-node", self.inter_node, inter_node),
-        ):
-            if factor != 1.0:
-                if link is None:
-                    raise InputError(f"cluster {self.name} has no {word} link to multiply")
-                changes.append(f"{word} x {factor:g}")
+        if inter_node != 1.0 and self.inter_node is None:
+            raise InputError(f"cluster {self.name} has no inter-node link to multiply")
+        factors = {"intra-node": intra_node, "inter-node": inter_node}
+        changes = ", ".join(f"{word} x {factor:g}" for word, factor in factors.items() if factor != 1.0)
         if not changes:
             return self
         return replace(
             self,
-            name=", ".join([self.name, *changes]),
-            source=f"{self.source} Bandwidth hypothetical: {', '.join(changes)}.",
+            name=f"{self.name}, {changes}",
+            source=f"{self.source} Bandwidth hypothetical: {changes}.",
             intra_node=self.intra_node.scaled(intra_node),
             inter_node=self.inter_node and self.inter_node.scaled(inter_node),
         )
@@ -156,6 +151,8 @@ def load_cluster(name: str) -> Cluster:
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file."""
     table = Table.read(path)
+    intra_node = _read_link(table.table("intra_node"), INTRA_NODE)
+    usual = FREE if intra_node.kind == "ideal" else BOX
     cluster = Cluster(
         name=table.line("name"),
         source=table.text("source"),
@@ -163,20 +160,13 @@ def read_cluster(path: Path) -> Cluster:
         devices_per_node=table.integer("devices_per_node", minimum=1),
         max_nodes=table.integer("max_nodes", minimum=1),
         overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),
-        intra_node=_read_link(table.table("intra_node"), INTRA_NODE),
+        intra_node=intra_node,
         inter_node=_read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None,
         collectives=_read_collectives(table.table("collectives", {})),
-        host=_read_host(table),
+        host=read_host(table.table("host")) if "host" in table else usual,
     )
     table.finish()
     return cluster
-
-
-def _read_host(table: Table) -> Host:
-    """The host of a box: the usual one where a file does not say, and a free one beside free links."""
-    if "host" in table:
-        return read_host(table.table("host"))
-    return FREE if table.table("intra_node").choice("kind", INTRA_NODE) == "ideal" else BOX
 
 
 def _find_device(table: Table) -> Device:

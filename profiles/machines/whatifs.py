@@ -24,7 +24,6 @@ QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)",
 LEAST: Final = 1e-6
 MOST: Final = 1e6
 """Factors, and quantities in GB/s or GiB, lie between ``LEAST`` and ``MOST``."""
-MAX_NODES: Final = 2**20
 
 
 def changed(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
@@ -88,8 +87,6 @@ def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # n
     if match is None:
         raise wrong("nodes", f"is {shown(value)}, must be nodes such as 2, or nodes x devices such as 2x4")
     nodes, each = int(match[1]), int(match[2] or cluster.devices_per_node)
-    if nodes > MAX_NODES:
-        raise wrong("nodes", f"is {value}, must be at most {MAX_NODES}")
     if each > cluster.devices_per_node:
         raise wrong(
             "nodes", f"is {value}, but a node of {cluster.name} has {cluster.devices_per_node} devices"

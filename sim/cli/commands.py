@@ -284,14 +284,3 @@ def merge_command(options: argparse.Namespace) -> int:
         questions = len(list(store.questions()))
     print(f"{options.out}: answers to {counted(questions, 'question')}")
     return 0
-
-
-ADDERS: Final = {
-    "run": add_run,
-    "launch": add_launch,
-    "tune": add_tune,
-    "schedule": add_schedule,
-    "compare": add_compare,
-    "merge": add_merge,
-}
-"""What adds the flags of each command of this module."""

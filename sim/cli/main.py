@@ -157,9 +157,10 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
 def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
     """Return the function that adds the flags of a command; slow imports are made for their own command."""
     if name in ("run", "launch", "tune", "schedule", "compare", "merge"):
-        from sim.cli.commands import ADDERS
+        from sim.cli import commands
 
-        return ADDERS[name]
+        adder: Callable[[argparse.ArgumentParser, Sequence[str]], None] = getattr(commands, f"add_{name}")
+        return adder
     match name:
         case "measure":
             from sim.cli.measuring import add_measure

@@ -234,12 +234,10 @@ def _write_complete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> boo
     if options.out is not None:
         with postponed():
             write_rows(_all(sweeps), options.out)
-            _incomplete(options, sweeps).unlink(missing_ok=True)
         rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
         alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
         note(f"wrote {counted(rows, 'row')} to {options.out}{alike}")
-    elif any(Path().glob("sweep-*-incomplete.csv")):  # what an interrupted sweep left of this question
-        _incomplete(options, sweeps).unlink(missing_ok=True)
+    _incomplete(options, sweeps).unlink(missing_ok=True)  # what an interrupted sweep left of this question
     return options.out is not None
 
 

@@ -19,8 +19,8 @@ from sim.outcomes.tasks import TASKS
 from strategies.registry import strategies_of
 
 STDIN: Final = "-"
-ASIDE: Final = ("dask", "gantt", "out", "plot", "report", "store", "trace")
-"""Files to write and addresses to connect to: a file from elsewhere must name none."""
+ASIDE: Final = ("dask", "experiment", "gantt", "out", "plot", "report", "store", "trace")
+"""Files to write, addresses to connect to, and more flags: a file from elsewhere must name none."""
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys that the result of a run has, and its flags have not."""
 
@@ -55,7 +55,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return flags by name; those of a result ask for it again, with its measured number.
 
     Raises:
-        InputError: parameters or options of a result are no mappings, or a name is given twice.
+        InputError: parameters or options of a result are no mappings.
     """
     if all(key in values for key in RESULT):
         options: dict[str, Any] = {}
@@ -67,13 +67,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         names = ("model", "cluster", "stack", "strategy", *OPTION_NAMES, "measured")
         shared = {key: values[key] for key in names if key in values}
         return shared | {"gpus": values["num_gpus"]} | options
-    flags: dict[str, Any] = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name in flags:
-            raise InputError(f"{where}: {name} is given twice")
-        flags[name] = value
-    return flags
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
@@ -87,16 +81,12 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
     if not flags:
         raise InputError(f"{file}: is empty, must hold flags by name, or the result of a run")
     for name, value in flags.items():
-        if "=" in name:  # on the command line its value would begin there
-            raise InputError(f"{file}: {shown(name)} is no flag")
         items = value if isinstance(value, list) else [value]
         if not all(item is None or isinstance(item, str | int | float) for item in items):
             rule = "must be a word, a number or a list of them"
             raise InputError(f"{file}: {shown(name)} is {shown(value)}, {rule}")
-        if name == "experiment":
-            raise InputError(f"{file}: {name} is {shown(value)}, but an experiment names no other")
         if name in ASIDE:
-            rule = "must be given on the command line: an experiment names no file to write and no address"
+            rule = "must be given on the command line: an experiment names no other, no file to write, no address"
             raise InputError(f"{file}: {name} is {shown(value)}, {rule}")
     return {name: value for name, value in flags.items() if value is not None}
 

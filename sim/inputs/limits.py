@@ -18,8 +18,6 @@ MAX_SWEPT_GPUS: Final = 2**15
 """GPUs of a sweep; every degree that divides them is looked at."""
 MAX_SWEPT_LAYERS: Final = 256
 """Layers of a backbone of a sweep, which is cut in every way; the largest that is shipped has 80."""
-MAX_SWEPT_SKIPS: Final = 512
-"""Skips of a backbone of a sweep, likewise."""
 MAX_SWEPT_SAMPLES: Final = 1024
 """Samples per GPU of a training sweep; every number of micro-batches that divides them is looked at."""
 MOST_PIXELS: Final = 256
@@ -71,17 +69,11 @@ def check_swept(scenario: AnyScenario) -> None:
 
 
 def _check_backbones(scenario: AnyScenario) -> None:
-    """Refuse backbones of more layers or skips than can be cut in every way in seconds."""
-    model = scenario.model
-    for backbone in (model.components[index] for index in model.backbones):
-        counts = (
-            (len(backbone.layers), MAX_SWEPT_LAYERS, "layers"),
-            (len(backbone.skips), MAX_SWEPT_SKIPS, "skips"),
-        )
-        for there, most, things in counts:
-            if there > most:
-                rule = f"must have at most {most} where strategies are looked for; run takes more"
-                raise InputError(f"{scenario.model_name}: {backbone.name} has {there} {things}, {rule}")
+    """Refuse backbones of more layers than can be cut in every way in seconds."""
+    for backbone in (scenario.model.components[index] for index in scenario.model.backbones):
+        if (there := len(backbone.layers)) > MAX_SWEPT_LAYERS:
+            rule = f"must have at most {MAX_SWEPT_LAYERS} where strategies are looked for; run takes more"
+            raise InputError(f"{scenario.model_name}: {backbone.name} has {there} layers, {rule}")
 
 
 def check_passes(strategy: AnyStrategy, scenario: AnyScenario | None = None) -> None:
