@@ -21,9 +21,7 @@ MIN_POSITIVE: Final = 1e-9
 MAX_BYTES: Final = 2**25
 """No file is longer, so that what it holds can be read in seconds."""
 MAX_LINE: Final = 200
-"""Most characters of a name or a title, as they stand in tables."""
-MAX_CHARACTERS: Final = 10_000
-"""Most characters of any other text."""
+"""Most characters of a name or a path in messages."""
 
 
 def read_text(path: Path) -> str:
@@ -39,8 +37,6 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: byte {error.start} is not UTF-8, must be a text file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    if "\0" in text:
-        raise InputError(f"{path}: holds a NUL character, must be a text file")
     return text
 
 
@@ -142,7 +138,7 @@ class _Values:
             raise InputError(f"{self.where}: {self._prefix}{key} is missing")
         return value
 
-    def text(self, key: str, default: str = _REQUIRED, *, longest: int = MAX_CHARACTERS) -> str:
+    def text(self, key: str, default: str = _REQUIRED) -> str:
         """A string that can be printed; several lines become one."""
         value = self._get(key, default)
         if not isinstance(value, str):
@@ -152,8 +148,6 @@ class _Values:
             raise self.fail(key, "must not be empty")
         if not line.isprintable():
             raise self.fail(key, "must hold no control characters")
-        if len(line) > longest:
-            raise self.fail(key, f"must have at most {longest} characters")
         return line
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
@@ -219,10 +213,6 @@ class Table(_Values):
             return cls(path, parse_toml(text))
         except ValueError as error:
             raise InputError(f"{path}: is not valid TOML: {error}") from None
-
-    def line(self, key: str) -> str:
-        """A string short enough to stand in a table."""
-        return self.text(key, longest=MAX_LINE)
 
     def flag(self, key: str) -> bool:
         """A boolean."""

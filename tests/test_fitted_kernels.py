@@ -50,7 +50,7 @@ def test_what_entered_no_fit_agrees():
     frame = rows._read(DATA, "attention.csv")
     seen = frame[(frame.source_id == "azureguide:attention") & (frame.kernel == "FlashAttention-2")].iloc[0]
     heads = seen.batch * seen.heads
-    predicted = laws.attention_s(heads, seen.seq_q, seen.seq_kv, seen.head_dim)
+    predicted = laws.attention.seconds(heads, seen.seq_q, seen.seq_kv, seen.head_dim)
     assert predicted == pytest.approx(seen.latency_us * 1e-6, rel=0.1)
     cubes = rows.products(DATA, "azureguide:A100")
     errors = laws.matmul_s(1, *cubes.shapes) / cubes.seconds - 1

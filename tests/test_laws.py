@@ -47,13 +47,16 @@ def test_attention_pads_its_heads():
     assert padded(np.array([40.0, 64, 72, 88, 96, 128, 160, 256, 300])).tolist() == [
         *(64, 64, 96, 96, 96, 128, 192, 256, 300)
     ]
-    assert LAWS.attention_s(1000, 4096, 4096, 72) == pytest.approx(
-        LAWS.attention_s(1000, 4096, 4096, 96), rel=1e-3
+    assert LAWS.attention.seconds(1000, 4096, 4096, 72) == pytest.approx(
+        LAWS.attention.seconds(1000, 4096, 4096, 96), rel=1e-3
     )
 
 
 def test_attention_works_five_products_backward_for_two_forward():
-    forward, backward = (law(1000, 8192, 8192, 128) for law in (LAWS.attention_s, LAWS.attention_backward_s))
+    attention = LAWS.attention
+    forward, backward = (
+        law(1000, 8192, 8192, 128) for law in (attention.seconds, attention.backward_seconds)
+    )
     assert backward / forward == pytest.approx(2.5, rel=1e-3)
 
 
@@ -66,7 +69,7 @@ def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):
         assume(
             (padded(np.array(shape[3])) >= WIDE_CHANNELS) == (padded(np.array(larger[3])) >= WIDE_CHANNELS)
         )
-    for law in (laws.attention_s, laws.attention_backward_s):
+    for law in (laws.attention.seconds, laws.attention.backward_seconds):
         assert law(*larger) >= law(*shape)
     for part in PARTS:
         assert laws.matmul_s(*larger, part=part) >= laws.matmul_s(*shape, part=part)
@@ -81,7 +84,7 @@ def test_large_kernels_reach_their_paces_and_small_ones_a_launch(name):
     assert laws.matmul_s(1, 10**6, 10**6, 10**6) == pytest.approx(flop / laws.matmul.flop_per_s, rel=1e-3)
     assert laws.matmul_s(1, 1, 1, 1) == pytest.approx(laws.matmul.fixed_s, abs=1e-6)
     law, scores = laws.attention, 4 * 1e4 * 1e10
-    assert laws.attention_s(10**4, 10**5, 10**5, 128) == pytest.approx(
+    assert laws.attention.seconds(10**4, 10**5, 10**5, 128) == pytest.approx(
         scores * 128 / law.wide_flop_per_s, rel=0.01
     )
     for kind in MEMORY_KINDS:

@@ -40,7 +40,9 @@ def test_products_in_fp8_take_less_by_their_factor_where_it_was_measured_and_cos
         assert faster.laws.matmul_s(*other) == device.laws.matmul_s(*other)
     for part in ("data", "weight"):
         assert faster.laws.matmul_s(*shape, part=part) == device.laws.matmul_s(*shape, part=part)
-    assert faster.laws.attention_s(24, 4096, 4096, 128) == device.laws.attention_s(24, 4096, 4096, 128)
+    assert faster.laws.attention.seconds(24, 4096, 4096, 128) == device.laws.attention.seconds(
+        24, 4096, 4096, 128
+    )
     assert device_in(device, HALF) is device
 
 

@@ -96,16 +96,10 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         tasks=_read_tasks(head, trainable),
         kernels=launched.get(KERNELS, ()),
         half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
-        cacheable=_read_cacheable(head, trainable),
+        cacheable="cacheable" not in head or head.flag("cacheable"),
     )
     head.finish()
     return component
-
-
-def _read_cacheable(head: Table, trainable: bool) -> bool:
-    if "cacheable" in head and trainable:
-        raise head.fail("cacheable", "must be left out: only frozen outputs are cached")
-    return "cacheable" not in head or head.flag("cacheable")
 
 
 def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
@@ -152,20 +146,16 @@ def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer
 
 
 def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
-    exchanges: list[Exchange] = []
-    for row in rows:
-        kind = row.choice("kind", EXCHANGES)
-        exchange = Exchange(
+    exchanges = (
+        Exchange(
             layer=_layer_index(row, num_layers),
-            kind=kind,
+            kind=(kind := row.choice("kind", EXCHANGES)),
             elements=row.integer("elements"),
             heads=row.integer("heads", minimum=1 if kind == "key_value" else 0),
         )
-        if exchanges and exchange.layer < exchanges[-1].layer:
-            rule = f"must not fall below {exchanges[-1].layer}: a component's rows are in execution order"
-            raise row.fail("index", rule)
-        exchanges.append(exchange)
-    return tuple(exchanges)
+        for row in rows
+    )
+    return tuple(sorted(exchanges, key=lambda exchange: exchange.layer))
 
 
 def _read_kernels(

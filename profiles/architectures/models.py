@@ -214,8 +214,8 @@ def read_model(folder: Path) -> Model:
     reference = table.table("reference")
     components = _read_components(table)
     model = Model(
-        name=table.line("name"),
-        title=table.line("title"),
+        name=table.text("name"),
+        title=table.text("title"),
         source=table.text("source"),
         dtype=table.choice("dtype", DTYPES),
         height=reference.integer("height", minimum=1),

@@ -301,7 +301,7 @@ class KernelTimes(LayerTimes):
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
         beside_s = self._heads_s(shapes, batch) + self._merging_s(shapes, batch)
         if self._stack.attention != "math":
-            fused = self._laws.attention_s(heads, m, n, k)
+            fused = self._laws.attention.seconds(heads, m, n, k)
             return shapes.launches * fused / self._stack.rates.attention + beside_s
         products = self._laws.matmul_s(heads, m, n, k) + self._laws.matmul_s(heads, m, k, n)
         blocks_s = shapes.launches * (products / self._stack.rates.matmul + self._scores_s(heads * m * n, 0))
@@ -331,7 +331,7 @@ class KernelTimes(LayerTimes):
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
         heads_s = self._heads_s(shapes, batch)
         if self._stack.attention != "math":
-            fused = self._laws.attention_backward_s(heads, m, n, k)
+            fused = self._laws.attention.backward_seconds(heads, m, n, k)
             return shapes.launches * fused / self._stack.rates.attention + heads_s
         products = [
             self._laws.matmul_s(heads, m, *inner, part=part)

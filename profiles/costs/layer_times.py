@@ -45,7 +45,7 @@ def rates_of(laws: Laws, stack: Stack) -> Rates:
     product_s = float(laws.matmul_s(1, TOKENS, WIDTH, WIDTH))
     moved_bytes = ELEMENT_BYTES * (2 * TOKENS * CHANNELS + WINDOW * CHANNELS**2)
     convolution_s = float(laws.conv_s(1, TOKENS, CHANNELS, WINDOW * CHANNELS, moved_bytes))
-    attention_s = float(laws.attention_s(HEADS, TOKENS, TOKENS, HEAD_DIM))
+    attention_s = float(laws.attention.seconds(HEADS, TOKENS, TOKENS, HEAD_DIM))
     reached = stack.rates
     return Rates(
         conv_flop_per_s=reached.conv * 2 * TOKENS * WINDOW * CHANNELS**2 / convolution_s,

@@ -154,7 +154,7 @@ def read_cluster(path: Path) -> Cluster:
     intra_node = _read_link(table.table("intra_node"), INTRA_NODE)
     usual = FREE if intra_node.kind == "ideal" else BOX
     cluster = Cluster(
-        name=table.line("name"),
+        name=table.text("name"),
         source=table.text("source"),
         device=_find_device(table),
         devices_per_node=table.integer("devices_per_node", minimum=1),

@@ -83,7 +83,7 @@ def read_device(path: Path) -> Device:
 def device_of(table: Table) -> Device:
     """Device that a table describes: a device file, or ``[device]`` of a cluster file."""
     device = Device(
-        name=table.line("name"),
+        name=table.text("name"),
         source=table.text("source"),
         memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,

@@ -128,9 +128,10 @@ class AttentionLaw:
     wide: float = 1.0
 
     def seconds(
-        self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
+        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
     ) -> FloatArray:
-        """Seconds of the forward kernel, in which every query sees every key."""
+        """Seconds of the forward kernel, in which every query sees every key; ``heads`` of all samples."""
+        heads, queries, keys, head_dim = _floats(heads, queries, keys, head_dim)
         scores = (heads * queries + self.rows) * (keys + self.keys)
         moved = 2 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
         return self.of_scores(scores, head_dim, moved)
@@ -143,9 +144,10 @@ class AttentionLaw:
         return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
     def backward_seconds(
-        self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
+        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
     ) -> FloatArray:
         """Seconds of the backward kernels; operands and their gradients move."""
+        heads, queries, keys, head_dim = _floats(heads, queries, keys, head_dim)
         scores = (heads * queries + self.backward_rows) * (keys + self.keys)
         moved = 4 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
         return self.backward_of_scores(scores, head_dim, moved)
@@ -272,18 +274,6 @@ class Laws:
         heads, m, n, k, moved = _floats(heads, m, n, k, moved_bytes)
         shape = {"forward": (m, n, k), "data": (m, n, k), "weight": (n, k, m)}
         return _factor(self.conv, part) * self.conv.seconds(heads, *shape[part], moved)
-
-    def attention_s(
-        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
-    ) -> FloatArray:
-        """Seconds of fused attention over all keys; ``heads`` of all samples."""
-        return self.attention.seconds(*_floats(heads, queries, keys, head_dim))
-
-    def attention_backward_s(
-        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
-    ) -> FloatArray:
-        """Seconds of the backward kernels of fused attention: the gradients of queries, keys and values together."""
-        return self.attention.backward_seconds(*_floats(heads, queries, keys, head_dim))
 
     def memory_s(self, kind: str, moved_bytes: ArrayLike) -> FloatArray:
         """Seconds of kernels of a kind that read and write so many bytes."""

@@ -14,8 +14,6 @@ from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device, find_device
 from profiles.units import GB, GIB
 
-WHAT_IFS: Final = ("nodes", "device", "memory", "link")
-"""Names of changes, in the order in which they are made."""
 LINKS: Final = {"intra": "intra_node", "inter": "inter_node"}
 """Names of links, and their fields of a cluster."""
 BYTES_PER_S: Final = {"MB/s": GB / 1e3, "GB/s": GB, "TB/s": GB * 1e3, "Gbit/s": GB / 8}
@@ -181,4 +179,5 @@ CHANGES: Final[Mapping[str, Callable[[Cluster, Any], tuple[Cluster, int | str]]]
     "memory": _with_memory,
     "link": _with_link,
 }
-"""Functions to the changed cluster, and the value of the flag that asks for it again."""
+"""Functions to the changed cluster, and the value of the flag that asks for it again, in the order of the changes."""
+WHAT_IFS: Final = tuple(CHANGES)

@@ -144,7 +144,7 @@ def read_stack(path: Path) -> Stack:
     choices: dict[str, Any] = {key: table.choice(key, of) for key, of in CHOICES.items()}
     flags: dict[str, Any] = {key: table.flag(key) for key in FLAGS}
     stack = Stack(
-        name=table.line("name"),
+        name=table.text("name"),
         summary=table.text("summary"),
         source=table.text("source"),
         forward_operator_s=operators.number("forward", maximum=MAX_OPERATOR_US) * MICROSECOND,
