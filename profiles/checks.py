@@ -16,7 +16,8 @@ from profiles.errors import InputError, shown
 def check_numbers(owner: str, **values: float) -> None:
     """Refuse anything but finite numbers of at least 0."""
     for key, value in values.items():
-        _check_real(owner, key, value)
+        if not is_number(value):
+            raise InputError(f"{owner}: {key} is {shown(value)}, must be a number")
         if not isfinite(value):
             raise InputError(f"{owner}: {key} is {value}, must be finite")
         if value < 0:
@@ -26,11 +27,6 @@ def check_numbers(owner: str, **values: float) -> None:
 def is_number(value: object) -> bool:
     """Return whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _check_real(owner: str, key: str, value: object) -> None:
-    if not is_number(value):
-        raise InputError(f"{owner}: {key} is {shown(value)}, must be a number")
 
 
 def check_counts(owner: str, *, least: int = 0, **values: int) -> None:

@@ -180,7 +180,6 @@ class Component:
         places = {
             "target of a skip": [skip.target for skip in self.skips],
             "layer of a read": [read.layer for read in self.reads],
-            "layer of an exchange": [exchange.layer for exchange in self.exchanges],
         }
         for key, indices in places.items():
             for index in indices:
@@ -188,11 +187,6 @@ class Component:
                     raise InputError(
                         f"{owner}: {key} is {index}, must be below {count}, the number of layers"
                     )
-        for key in ("kernels", "half_kernels", "adapters"):
-            kernels = getattr(self, key)
-            if len(kernels) not in (0, count):
-                raise InputError(f"{owner}: {key} are of {len(kernels)} layers, must be of its {count}")
-        check_distinct(owner, "times", [device for device, _ in self.times])
         for device, times in self.times:
             if {time.layer for time in times} != set(range(count)):
                 raise InputError(f"{owner}: times of {device} must be of each of its {count} layers")

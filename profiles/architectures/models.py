@@ -229,7 +229,8 @@ def read_model(folder: Path) -> Model:
         frame_step=reference.integer("frame_step", 1, minimum=1),
         steps=table.integer("steps", minimum=1) if "steps" in table else None,
     )
-    _check_reference(reference, model)
+    if (model.frames - 1) % model.frame_step:
+        raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
     reference.finish()
     table.finish()
     return model
@@ -247,12 +248,6 @@ def _read_components(table: Table) -> tuple[Component, ...]:
         read_component(head, tables, skips[name], reads[name])
         for name, head in zip(names, listed, strict=True)
     )
-
-
-def _check_reference(reference: Table, model: Model) -> None:
-    """Refuse a reference resolution that breaks the model's own rules."""
-    if (model.frames - 1) % model.frame_step:
-        raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
 
 
 def frame_rule(step: int) -> str:

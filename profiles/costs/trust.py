@@ -10,6 +10,7 @@ from typing import Final
 
 from profiles.architectures.components import TASKS
 from profiles.costs.bands import FAMILIES, FEWEST, load_bands
+from profiles.costs.calibration import DOING
 from profiles.errors import counted
 from profiles.files import read_rows
 
@@ -52,8 +53,8 @@ class Trust:
         return self.task, self.family, self.kind, " ".join(self.strategies), f"{self.numbers}", *errors
 
     def __str__(self) -> str:
-        doing = "training" if self.task == "train" else "sampling"
-        where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
+        kernels = f"{'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
+        where = f"{DOING[self.task]}, {self.kind}, on GPUs {kernels}"
         if not self.numbers:
             message = f"no independent published number ({where})"
             if near := self.nearest:

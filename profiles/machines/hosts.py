@@ -4,23 +4,19 @@ The host runs ahead of the GPU, so what a call costs it counts only where the GP
 where the device waits, a run takes the longer of the two. A graph of a whole pass leaves no calls.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import Table
 
-CALLS_S: Final[Mapping[str, float]] = MappingProxyType(
-    {
-        "all_reduce": 500e-6,
-        "all_gather": 150e-6,
-        "reduce_scatter": 500e-6,
-        "all_to_all": 300e-6,
-        "send_recv": 500e-6,
-    }
-)
+CALLS_S: Final = {
+    "all_reduce": 500e-6,
+    "all_gather": 150e-6,
+    "reduce_scatter": 500e-6,
+    "all_to_all": 300e-6,
+    "send_recv": 500e-6,
+}
 """Seconds of the host for one call, with the software around it, by operation. Source: released rows of small
 images on A100s (PipeFusion v1, Fig. 9) leave about this much beside 10 us per operator. Estimates: scatters as sums;
 gathers 44 us for NCCL called from Python (measured on A100: aic, vllm) and ten operators for the list of tensors that

@@ -52,7 +52,7 @@ def _main(arguments: Sequence[str]) -> int:
     if experiment is None:
         return _run(arguments)
     try:
-        return _run([arguments[0], *experiment.words, *arguments[1:]])
+        return _run([arguments[0], *experiment.words.values(), *arguments[1:]])
     except InputError as error:
         raise experiment.blamed(error) from None
 

@@ -106,13 +106,11 @@ class Experiment:
 
     Attributes:
         path: the file.
-        flags: those that it gives, with dashes; the command line gives the others itself.
-        words: of the command line that they amount to.
+        words: of the command line, by the flags that it gives; the command line gives the others itself.
     """
 
     path: str
-    flags: frozenset[str]
-    words: tuple[str, ...]
+    words: Mapping[str, str]
 
     @classmethod
     def read(cls, path: str, before: frozenset[str]) -> "Experiment":
@@ -132,14 +130,14 @@ class Experiment:
             switch = isinstance(value, bool) and name not in worded
             if flag not in before and not (switch and value is False):
                 words[flag] = flag if switch else f"{flag}={_word(value)}"
-        return cls(path, frozenset(words), tuple(words.values()))
+        return cls(path, words)
 
     def blamed(self, error: InputError) -> InputError:
         """Return the error, which names the file unless it is about flags that are not from there."""
         words = in_flags(error.message)
         before = words.partition("; ")[0]  # after it come flags that might have been meant
         about = {word.rstrip(",:;?") for word in before.split() if word.startswith("--")}
-        if about and not about & self.flags:
+        if about and not about & self.words.keys():
             return error
         return InputError(words if words.startswith(self.path) else f"{self.path}: {words}")
 
