@@ -19,6 +19,7 @@ from profiles.costs.kernel_times import (
     NORM_CASTS,
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
+    WEIGHT_OPERATORS,
 )
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.devices import Device
@@ -190,6 +191,10 @@ def test_autocast_casts_weights_forward_and_their_gradients_backward_in_training
     assert costs(CONVOLUTION, stack=cast).weight_s(2) == pytest.approx([2 * CONV_S + handed_s])
     assert costs(CONVOLUTION, stack=cast, training=False).forward_s(2) == pytest.approx([2 * CONV_S])
     assert costs(CONVOLUTION, stack=cast, backward="none").forward_s(2) == pytest.approx([2 * CONV_S])
+    host = replace(cast, forward_operator_s=1.0)
+    for training, operators in ((True, 20 + WEIGHT_OPERATORS * LINEAR.count), (False, 20)):
+        layers = costs(LINEAR, OPERATORS, stack=host, training=training)
+        assert layers.forward_s(1) == pytest.approx([operators])
 
 
 def test_norms_in_single_precision_move_twice_as_much_and_are_cast_around():

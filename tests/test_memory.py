@@ -108,7 +108,7 @@ def test_buffers_stay_throughout(make):
 
 def test_checkpointing_keeps_the_input_of_a_stage_and_one_layer(make):
     unet = make.component(
-        "unet", [1.0] * 4, output_bytes=1.0, saved_bytes=100.0, carried_bytes=0.5, skips=[(0, 3)]
+        "unet", [1.0] * 4, output_bytes=1.0, saved_bytes=100.0, carried_bytes=0.5, skips=[(0, 2)]
     )
     scenario = make.scenario(make.model(unet), make.cluster(), 2, 6, checkpointing="full")
     trace = simulate(make_strategy("gpipe", {"pipeline_degree": 2, "micro_batches": 3}).plan(scenario))

@@ -137,6 +137,14 @@ def test_the_bound_is_the_largest_head_work_and_tail_over_all_thresholds(problem
     assert lower_bound_s(problem) == pytest.approx(largest, rel=1e-12)
 
 
+def test_two_directions_that_never_fit_together_take_turns_on_a_device():
+    # Its room is taken for 1 + 1 + 2 + 2 seconds by each micro-batch that begins there, for 1 + 2 by each that turns.
+    chains = (Chain((0, 1), (0, 1)), Chain((2, 3), (2, 3)))
+    problem = replace(wave_problem(2, 4), chains=chains, held_bytes=(1.0, 0.0, 0.0, 1.0))
+    assert lower_bound_s(replace(problem, capacity_bytes=(1.0, 1.0))) == 2 * 6 + 2 * 3
+    assert lower_bound_s(replace(problem, capacity_bytes=(9.0, 1.0))) < 2 * 6 + 2 * 3
+
+
 def test_a_device_without_room_for_one_micro_batch_is_refused_with_the_equation():
     problem = replace(wave_problem(2, 2), held_bytes=(1.0,) * 4, capacity_bytes=(4.0, 1.5))
     with pytest.raises(

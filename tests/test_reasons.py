@@ -5,8 +5,9 @@ import re
 import pytest
 
 import sim
+from sim.replay.engine import simulate
 from sim.replay.metrics import exposed_communication_s
-from sim.replay.waits import awaited_s
+from sim.replay.waits import MESSAGE, awaited_s
 from sim.report.reasons import account_of, casts_share, shares
 from sim.report.runnable import best_of_each
 
@@ -36,6 +37,15 @@ def test_what_is_awaited_adds_up_to_the_exposed_communication(strategy, given):
     found = awaited_s(result.trace)
     assert sum(found.values()) == pytest.approx(exposed_communication_s(result.trace), abs=1e-12)
     assert all(seconds > 0 for seconds in found.values())
+
+
+@pytest.mark.parametrize(("devices_per_node", "between_nodes"), [(2, False), (1, True)])
+def test_a_message_is_awaited_on_the_link_that_it_takes(make, devices_per_node, between_nodes):
+    link = make.link(bandwidth=4.0)
+    cluster = make.cluster(link, link, devices_per_node)
+    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 1.0, "a")]]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 8.0}))
+    assert awaited_s(trace) == {(MESSAGE, between_nodes): 2.0 / 2}  # one of two devices waits
 
 
 def test_the_time_in_which_the_host_is_behind_is_none_of_compute(hurried):

@@ -1,5 +1,7 @@
 """What-ifs: a cluster with other links, nodes, devices or memory; what was changed is named and asked for again."""
 
+from dataclasses import replace
+
 import pytest
 
 import sim
@@ -44,6 +46,11 @@ def test_nodes_say_how_many_there_are_and_of_how_many_devices():
     assert changed(P4DE, {"nodes": 2}).max_devices == 16
     assert changed(P4DE, {"nodes": "4x2"}).max_devices == 8
     assert changed(P4DE, {"nodes": "2"}).changes == changed(P4DE, {"nodes": 2}).changes == (("nodes", 2),)
+
+
+@pytest.mark.parametrize(("of_node", "gpus"), [(4, 4), (16, 8)])
+def test_a_run_takes_the_devices_of_a_node_by_default_but_eight_at_most(of_node, gpus):
+    assert sim.run("sd21", "ddp", replace(P4DE, devices_per_node=of_node)).num_gpus == gpus
 
 
 def test_a_device_is_a_name_another_name_a_file_or_a_value(tmp_path):
