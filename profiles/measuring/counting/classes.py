@@ -102,12 +102,14 @@ def _model(file: ConfigFile, key: str, kind: object, base: type) -> type:
 
 
 class Recipe(NamedTuple):
-    """Arguments and sizes of one call of a class, as in ``classes.toml``."""
+    """Arguments and sizes of one call of a class, what its layers need and what is summed, as in ``classes.toml``."""
 
     arguments: Mapping[str, Any]
     patch: str | int = "patch_size"
     text_tokens: str | int = 256
     videos: bool = False
+    carried: Sequence[str] = ()
+    sums: str = r"(transformer_)?blocks\.\d+\.(attn1?|ffn?)|single_transformer_blocks\.\d+"
 
 
 RECIPES: Final = {name: Recipe(**entry) for name, entry in CLASSES["recipes"].items()}
@@ -264,11 +266,11 @@ def _frames(network: Network, options: ConfigOptions) -> int:
 def spec_of(call: Call, name: str) -> ComponentSpec:
     """Return the component of a class, its layers found by structure."""
     network = call.network
-    spec = ComponentSpec(name, network.build, call.sample)
+    spec = ComponentSpec(name, network.build, call.sample, ends=getattr(network.kind, "ends", {}))
     if network.role == TEXT:
-        return replace(spec, text_tokens=call.text_tokens, word="layer")
+        return replace(spec, word="layer")
     spec = replace(spec, token_pixels=call.patch[1] * call.patch[2] * call.scale**2, frames=call.token_frames)
-    return replace(spec, text_tokens=None, sums=None) if network.role == BACKBONE else spec
+    return replace(spec, carried=tuple(call.recipe.carried), sums=call.recipe.sums)
 
 
 class Half(nn.Module):
@@ -328,7 +330,6 @@ def half_of(
         lambda: Half(network.build(), names),
         first,
         token_pixels=scale**2,
-        carried=(),
         tasks=("train",) if encodes else ("sample",),
         frames=frames,
         again=tuple(others),

@@ -12,7 +12,7 @@ from torch import nn
 
 from profiles.architectures.components import Exchange
 from profiles.errors import InputError
-from profiles.measuring.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
+from profiles.measuring.counting.dataflow import attended, parts_run, units_of
 from profiles.measuring.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
 from profiles.measuring.counting.tally import Tally, Work, exchanges_of, together
 from profiles.measuring.counting.trace import Trace, cast, record, tensor_bytes, tensors
@@ -26,19 +26,19 @@ class ComponentCount:
     """One component, counted: layer i of its specification does ``work[i]``; skips are pairs of layer indices.
 
     ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` bytes that every layer
-    needs besides, by name; ``latent_bytes`` the bytes that a backbone denoises; ``unread`` the parameters that no
-    operator reads; ``traces`` those of its passes. What the specification left to the structure is filled in.
+    needs besides, by name; ``latent_bytes`` the bytes that a backbone denoises; ``traces`` those of its passes. Layers
+    that the specification left to the structure are filled in.
     """
 
     spec: ComponentSpec
     image_tokens: int
+    text_tokens: int
     work: tuple[Work, ...]
     skips: tuple[tuple[int, int], ...]
     reads: tuple[tuple[str, int, int], ...]
     exchanges: tuple[Exchange, ...]
     carried: Mapping[str, int]
     latent_bytes: int = 0
-    unread: tuple[str, ...] = ()
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -113,67 +113,39 @@ def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) 
 
 def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
     """Count one component from one pass at a resolution in pixels; one without blocks is refused."""
-    image_tokens, certain = spec.image_tokens(height, width), spec.sums is not None
-    carried: Mapping[str, int] = {}
-    if not spec.layers:
-        spec, carried = _by_structure(spec, trace, image_tokens)
+    spec = spec if spec.layers else replace(spec, layers=tuple(_layers(spec, trace)))
+    image_tokens = spec.image_tokens(height, width)
+    text_tokens = max(attended(trace) - image_tokens, 0)
     ends = [layer.end for layer in spec.layers]
     inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
     tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs)
+    exchanges = exchanges_of(trace, ends, spec.sums, image_tokens, text_tokens) if spec.sums else ()
+    known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
     latents = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])
     return ComponentCount(
         spec=spec,
         image_tokens=image_tokens,
+        text_tokens=text_tokens,
         work=tally.work,
         skips=tuple(sorted(tally.skips)),
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
-        exchanges=_exchanges(spec, trace, ends, image_tokens, certain=certain),
-        carried=carried,
+        exchanges=tuple(exchanges),
+        carried={name: tensor_bytes(known[name]) for name in spec.carried},
         latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
-        unread=tuple(unread(trace)),
         traces=(trace,),
     )
 
 
-def _by_structure(
-    spec: ComponentSpec, trace: Trace, image_tokens: int
-) -> tuple[ComponentSpec, Mapping[str, int]]:
-    """A specification with what one pass shows where it left that open, and the bytes of what it carries."""
+def _layers(spec: ComponentSpec, trace: Trace) -> Iterator[LayerSpec]:
+    """Yield the layers that one pass shows."""
     units = units_of(trace.module, spec.word)
-    ending = [unit._replace(path=spec.ends.get(unit.path, unit.path)) for unit in units]
-    flow = flow_of(trace, ending, anywhere=spec.carried is not None)
-    if not flow.units:
+    parts = parts_run(trace, [unit._replace(path=spec.ends.get(unit.path, unit.path)) for unit in units])
+    if not parts:
         raise ValueError("it has no list of blocks (nn.ModuleList) that one pass runs")
-    sums = sums_of(trace.module, units) if spec.sums is None else spec.sums
-    text = max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens
-    completed = replace(spec, layers=tuple(_layers(spec, flow)), text_tokens=text, sums=sums)
-    if spec.carried is None:
-        return completed, flow.carried
-    known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
-    return completed, {name: tensor_bytes(known[name]) for name in spec.carried}
-
-
-def _layers(spec: ComponentSpec, flow: Flow) -> Iterator[LayerSpec]:
     block = -1
-    ends = [unit.path for unit in flow.units] if spec.ends else flow.ends
-    for unit, end, streams in zip(flow.units, ends, flow.streams, strict=True):
+    for unit, end, streams in parts:
         name = unit.name
         for part, instead in spec.names.items():
             name = name.replace(part, instead)
         block += spec.apart or unit.opens or block < 0
-        yield LayerSpec(name, block, end, streams)
-
-
-def _exchanges(
-    spec: ComponentSpec, trace: Trace, ends: list[str], image_tokens: int, *, certain: bool
-) -> tuple[Exchange, ...]:
-    """The exchanges of one pass; none where sums found by structure do not tell image and text apart."""
-    if not spec.sums:
-        return ()
-    try:
-        exchanges = tuple(exchanges_of(trace, ends, spec.sums, image_tokens, spec.text_tokens or 0))
-    except ValueError:  # an output of several streams
-        if certain:
-            raise
-        return ()
-    return exchanges if certain or any(one.kind == "reduce" for one in exchanges) else ()
+        yield LayerSpec(name, block, unit.path if spec.ends else end, streams)

@@ -1,7 +1,7 @@
 """Configured architectures: known classes of diffusers or transformers, from their ``config.json`` into a model folder.
 
-Layers are the blocks that the structure of the module shows, in the order in which one pass runs them; what travels
-with the hidden state is what later blocks read. They are counted as every shipped model is.
+Layers are the blocks that the structure of the module shows, in the order in which one pass runs them. They are counted
+as every shipped model is.
 """
 
 import re
@@ -122,8 +122,5 @@ def _remarks(calls: Sequence[Call], counts: Sequence[ComponentCount]) -> Iterato
     for call, count in zip(calls, counts, strict=True):
         if count.traces[0].sample.keys() & {"input_ids", "encoder_hidden_states", "cap_feats"}:
             yield f"{count.spec.name}: prompts of {call.text_tokens} tokens"
-        if count.unread:
-            names = ", ".join(count.unread[:3])
-            yield f"{count.spec.name}: parameters that no pass reads count in its first layer ({names})"
     if main.network.role != BACKBONE:
         yield f"{main.network.name} stands alone, so it counts as trained"

@@ -149,7 +149,7 @@ def _component(count: ComponentCount) -> dict[str, object]:
     values: dict[str, object] = {"name": spec.name, "trainable": spec.trainable, "inputs": spec.inputs}
     if spec.tasks != TASKS:
         values["tasks"] = spec.tasks
-    values |= {"image_tokens": count.image_tokens, "text_tokens": spec.text_tokens}
+    values |= {"image_tokens": count.image_tokens, "text_tokens": count.text_tokens}
     if spec.frames > 1:
         values["frames"] = spec.frames
     if spec.again:

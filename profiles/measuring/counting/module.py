@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from profiles.errors import InputError
-from profiles.measuring.counting.dataflow import Flow, Unit, flow_of, parts_of, units_of
+from profiles.measuring.counting.dataflow import Part, Unit, parts_of, parts_run, units_of
 from profiles.measuring.counting.tally import Tally, Work, total
 from profiles.measuring.counting.trace import first_line, record
 
@@ -52,11 +52,11 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     except Exception as error:  # whatever the module says to its arguments
         name = type(module).__name__
         raise InputError(f"{name} cannot run on the meta device: {first_line(error)}") from error
-    flow = flow_of(trace, units_of(twin) or parts_of(twin))
-    if not flow.units:
-        flow = Flow((Unit("", type(module).__name__),), ("",), (1,), {})
-    work = Tally(trace, flow.ends, flow.streams, {}).work
-    return ModuleCount(dict(zip((unit.name for unit in flow.units), work, strict=True)))
+    parts = parts_run(trace, units_of(twin) or parts_of(twin)) or [
+        Part(Unit("", type(module).__name__), "", 1)
+    ]
+    work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
+    return ModuleCount(dict(zip((part.unit.name for part in parts), work, strict=True)))
 
 
 def _without_weights(module: nn.Module) -> nn.Module:

@@ -48,16 +48,15 @@ class ComponentSpec:
         sample: the arguments of one pass.
         layers: in execution order; empty: those that its structure shows.
         token_pixels: pixels of one image token; 0 where the work does not depend on the pixels.
-        text_tokens: tokens of the text; None: those that one pass shows.
         trainable: whether it is a backbone.
         inputs: components whose output it needs.
-        carried: arguments and submodules whose tensors every layer needs; None: what one pass shows.
+        carried: arguments and submodules whose tensors every layer needs.
         self_conditioning: probability of the extra pass.
         cacheable: as ``profiles.architectures.components.Component.cacheable``.
         locked: submodules of a backbone that are not trained.
         reads: inputs by the argument that holds them, where it matters which layers read them.
         sums: regular expression of the submodules whose output tensor parallelism sums; empty where exchanges are not
-            counted, None: those that the structure shows.
+            counted.
         tasks: in which it runs.
         frames: latent frames of a video, each of as many image tokens.
         again: samples of further passes; their work adds up, of their bytes the largest count.
@@ -73,15 +72,14 @@ class ComponentSpec:
     sample: Sample
     layers: tuple[LayerSpec, ...] = ()
     token_pixels: int = 0
-    text_tokens: int | None = 0
     trainable: bool = False
     inputs: tuple[str, ...] = ()
-    carried: tuple[str, ...] | None = None
+    carried: tuple[str, ...] = ()
     self_conditioning: float = 0.0
     cacheable: bool = True
     locked: tuple[str, ...] = ()
     reads: Mapping[str, str] = field(default_factory=dict)
-    sums: str | None = ""
+    sums: str = ""
     tasks: tuple[str, ...] = TASKS
     frames: int = 1
     again: tuple[Sample, ...] = ()

@@ -175,14 +175,6 @@ class Kept(NamedTuple):
 Event = Ran | Returned | Kept
 
 
-class EndedTwiceError(Exception):
-    """A module that was to end one layer returned more than once."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One pass of a module on the meta device, called with ``sample``.
@@ -195,17 +187,12 @@ class Trace:
     events: tuple[Event, ...]
 
     def positions(self, ends: Iterable[str]) -> list[int]:
-        """Number of modules of ``ends`` that had returned before each event; none may return twice."""
-        left, gone, positions, ended = set(ends), set[str](), [], 0
+        """Number of modules of ``ends`` that had returned before each event."""
+        ending, ended, positions = set(ends), set[str](), list[int]()
         for event in self.events:
-            positions.append(ended)
-            if isinstance(event, Returned):
-                if event.path in gone:
-                    raise EndedTwiceError(event.path)
-                if event.path in left:
-                    left.remove(event.path)
-                    gone.add(event.path)
-                    ended += 1
+            positions.append(len(ended))
+            if isinstance(event, Returned) and event.path in ending:
+                ended.add(event.path)
         return positions
 
     def by_layer(self, ends: Sequence[str]) -> Iterator[tuple[Event, int]]:
