@@ -20,21 +20,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from profiles.errors import DiffusimError, InputError
-from profiles.measuring.counting.config_files import (
-    ARCHITECTURES,
-    CLASS,
-    MODEL_TYPE,
-    ConfigFile,
-    ConfigOptions,
-)
-from profiles.measuring.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
+from profiles.measuring.counting.config_files import ARCHITECTURES, CLASS, ConfigFile, ConfigOptions
+from profiles.measuring.counting.networks import ControlledUNet, LockedEncoder, UVit, handed_over
 from profiles.measuring.counting.specs import CLASSES, LATENT_SCALE, ComponentSpec, tensor
 from profiles.measuring.counting.trace import first_line
 
 BACKBONE: Final = "backbone"
 AUTOENCODER: Final = "autoencoder"
 TEXT: Final = "text_encoder"
-OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
+OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, UVit)}
 """Classes that neither diffusers nor transformers has."""
 PIXEL_CHANNELS: Final = 3
 LONGEST_PROMPT: Final = 512
@@ -74,20 +68,18 @@ class Network:
 def find_class(file: ConfigFile, **arguments: object) -> Network:
     """Return the class that a configuration names; ``arguments`` go to a class of transformers besides."""
     if CLASS in file.values:
-        name = file.text(CLASS)
+        name = str(file.values[CLASS])
         kind: Any = OWN.get(name) or _model(file, CLASS, getattr(diffusers.models, name, None), ModelMixin)
         keys = {key: of.default for key, of in inspect.signature(kind).parameters.items()} | file.shape
         return Network(
             file, kind, keys, AUTOENCODER if "Autoencoder" in name else BACKBONE, lambda: kind(**file.shape)
         )
-    key = ARCHITECTURES if ARCHITECTURES in file.values else MODEL_TYPE
-    if key not in file.values:
+    names = file.values.get(ARCHITECTURES)
+    if names is None:
         raise file.fail(CLASS, f"must name a class of diffusers ({ARCHITECTURES} one of transformers)")
-    types = transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES
-    names = file.values[key] if key == ARCHITECTURES else [types.get(file.text(key))]
     if not isinstance(names, list) or len(names) != 1:
-        raise file.fail(key, "must be a list of one class")
-    kind = _model(file, key, getattr(transformers, str(names[0]), None), PreTrainedModel)
+        raise file.fail(ARCHITECTURES, "must be a list of one class")
+    kind = _model(file, ARCHITECTURES, getattr(transformers, str(names[0]), None), PreTrainedModel)
     network = Network(file, kind, {}, TEXT, lambda: kind(config, **arguments))
     with network.blamed("refuses it"):
         config = kind.config_class.from_dict(file.shape)
@@ -178,9 +170,8 @@ class Call:
         call = replace(self, height=height, width=width)
         sample = {name: call._argument(form) for name, form in self.recipe.arguments.items()}
         sample = {name: argument for name, argument in sample.items() if argument is not None}
-        if self.network.kind is SteeredUNet:
-            sample |= SteeredUNet.handed_over(sample)
-        return sample
+        outside = self.network.kind is ControlledUNet and not self.network.config["holds_encoder"]
+        return sample | (handed_over(sample) if outside else {})
 
     def _size(self, dimension: Any) -> int:  # noqa: ANN401  of classes.toml
         """Return a dimension: a number, a size of the sample, or what stands under a key, of a list its length."""

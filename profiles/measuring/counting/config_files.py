@@ -10,10 +10,10 @@ from typing import Any, Final
 from profiles.errors import InputError
 from profiles.files import read_json
 from profiles.mappings import FrozenMapping
+from profiles.measuring.launching import check_least
 
 CLASS: Final = "_class_name"
 ARCHITECTURES: Final = "architectures"
-MODEL_TYPE: Final = "model_type"
 REMOTE: Final = (
     *("auto_map", "attn_implementation", "experts_implementation"),
     *("quantization_config", "torch_dtype", "dtype"),
@@ -42,13 +42,6 @@ class ConfigFile:
         if key not in self.values:
             return InputError(f"{self.path}: {key} is missing, {rule}")
         return InputError(f"{self.path}: {key} is {json.dumps(self.values[key])[:80]}, {rule}")
-
-    def text(self, key: str) -> str:
-        """The text under a key, which must name a class."""
-        value = self.values.get(key)
-        if not isinstance(value, str) or not value:
-            raise self.fail(key, "must be the name of a class")
-        return value
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -82,10 +75,9 @@ class ConfigOptions:
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
-        for key in ("height", "width", *SIZES):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise InputError(f"--{key.replace('_', '-')} is {value}, must be at least 1")
+        check_least(
+            *((f"--{key.replace('_', '-')}", getattr(self, key), 1) for key in ("height", "width", *SIZES))
+        )
 
 
 def add_sources(parser: argparse.ArgumentParser, model: str) -> None:

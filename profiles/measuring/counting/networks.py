@@ -173,18 +173,11 @@ class ControlledUNet(nn.Module):
         return noise
 
 
-class SteeredUNet(ControlledUNet):
-    """The trained copy and the locked decoder, beside a locked encoder."""
-
-    def __init__(self) -> None:
-        super().__init__(holds_encoder=False)
-
-    @staticmethod
-    def handed_over(sample: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments that the locked encoder makes of the others."""
-        with torch.device("meta"), torch.no_grad():
-            skips, time = LockedEncoder()(**{key: of for key, of in sample.items() if key != "hint"})
-        return {"skips": skips, "locked_time": time}
+def handed_over(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a locked encoder outside makes of the others."""
+    with torch.device("meta"), torch.no_grad():
+        skips, time = LockedEncoder()(**{key: of for key, of in sample.items() if key != "hint"})
+    return {"skips": skips, "locked_time": time}
 
 
 def encode(net: Any, hidden: Tensor, time: Tensor, text: Tensor) -> Iterator[Tensor]:  # noqa: ANN401  any class

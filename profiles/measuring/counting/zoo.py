@@ -47,8 +47,6 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
     else:
         options = ConfigOptions(scale, scale, frames if frames > 1 else None, entry.get("text_tokens"), scale)
         spec = spec_of(call_of(network, options), entry["name"])
-    if not entry.get("trainable", False):
-        spec = replace(spec, carried=())  # nobody cuts it
     fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in entry.items()}
     return replace(spec, **{key: of for key, of in fields.items() if key not in OWN_KEYS})
 

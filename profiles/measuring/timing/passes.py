@@ -18,19 +18,22 @@ from torch.utils._pytree import tree_leaves
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount
+from profiles.measuring.counting.specs import LayerSpec
 from profiles.measuring.fitting.layer_times import QUANTILES, QUANTITIES
+from profiles.measuring.launching import check_least
 from profiles.measuring.timing import building
 from profiles.measuring.timing.building import DTYPES, draws
 from profiles.measuring.timing.clocks import WALL, Boundaries, Clock, Mark
 from profiles.units import GIB, FloatArray
 
 Pass = tuple[FloatArray, FloatArray]
-"""Seconds forward and backward, of each layer or of the whole."""
+"""Seconds forward and backward, of each layer, or of the whole as the only layer."""
 Inputs = Sequence[dict[str, Any]]
 """Inputs of each pass that a sample takes."""
 
 MEDIAN: Final = QUANTILES.index(0.5)
 WHOLE: Final = ("forward", "backward_later")
+WHOLE_LAYER: Final = (LayerSpec("whole", 0, ""),)
 ROOM: Final = 1.2
 """Memory required over what is counted, for temporary tensors and the workspaces of convolutions; an estimate."""
 SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other --components"
@@ -56,9 +59,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         smallest = min(self.batch_sizes, default=0)
-        for flag, number in (("warmup", self.warmup), ("rounds", self.rounds), ("batch-sizes", smallest)):
-            if number < 1:
-                raise InputError(f"--{flag} is {number}, must be at least 1")
+        check_least(
+            ("--warmup", self.warmup, 1), ("--rounds", self.rounds, 1), ("--batch-sizes", smallest, 1)
+        )
         if len(set(self.batch_sizes)) < len(self.batch_sizes):
             raise InputError(f"--batch-sizes is {','.join(map(str, self.batch_sizes))}, must name each once")
 
@@ -179,15 +182,15 @@ def out_of_memory(where: str) -> Iterator[None]:
 
 
 def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTimes:
-    inputs = subject.inputs(batch)
+    inputs, each = subject.inputs(batch), subject.spec.layers
     rounds = []
     for _ in range(settings.warmup + settings.rounds):
         subject.module.zero_grad(set_to_none=True)
-        rounds.append((_marked(subject, inputs), _marked(subject, inputs), _unmarked(subject, inputs)))
+        rounds.append([_seconds(subject, inputs, layers) for layers in (each, each, WHOLE_LAYER)])
     kept = zip(*rounds[settings.warmup :], strict=True)
     first, later, whole = (list(zip(*passes, strict=True)) for passes in kept)
-    each = (first[0] + later[0], first[1], later[1])
-    layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, each, strict=True)}
+    seconds = (first[0] + later[0], first[1], later[1])
+    layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, seconds, strict=True)}
     medians = {name: float(np.median(of)) for name, of in zip(WHOLE, whole, strict=True)}
     subject.module.zero_grad(set_to_none=True)
     return BatchTimes(batch, layers, medians)
@@ -207,25 +210,17 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
     return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
 
 
-def _marked(subject: Subject, inputs: Inputs) -> Pass:
+def _seconds(subject: Subject, inputs: Inputs, layers: Sequence[LayerSpec]) -> Pass:
     """Forward and backward seconds of each layer, summed over the passes of a sample."""
     passes = []
     for sample in inputs:
-        boundaries = Boundaries(subject.module, subject.spec.layers, subject.clock)
+        boundaries = Boundaries(subject.module, layers, subject.clock)
         try:
             marks = _run(subject, sample)
             passes.append((boundaries.forward_s(*marks[:2]), boundaries.backward_s(*marks[2:])))
         finally:
             boundaries.remove()
     forward, backward = np.sum(passes, axis=0)
-    return forward, backward
-
-
-def _unmarked(subject: Subject, inputs: Inputs) -> Pass:
-    """Forward and backward seconds of the whole component, summed over the passes of a sample."""
-    marks = [_run(subject, sample) for sample in inputs]
-    seconds = [[subject.clock.seconds(*of[:2]), subject.clock.seconds(*of[2:])] for of in marks]
-    forward, backward = np.sum(seconds, axis=0)
     return forward, backward
 
 

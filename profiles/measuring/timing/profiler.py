@@ -17,11 +17,10 @@ from profiles.architectures.models import read_model
 from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
-from profiles.measuring.counting.component import ModelCount, count_model
+from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.configured import count_configured, slug
 from profiles.measuring.counting.folder import folder_texts
-from profiles.measuring.counting.specs import ComponentSpec
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import QUANTILE_COLUMNS, QUANTITIES
@@ -77,57 +76,50 @@ def profile(
     name = name or device_name(clock.device)
     if not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
-    if isinstance(model, str):
-        counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
-        return _profiled(model, counted, settings, (clock, name), output)
-    files, options = model
-    counted = count_configured(files, replace(options, dtype=_counted_as(settings.dtype)))
+    counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
     title = counted.architecture.title
-    specs = _chosen([part.spec for part in counted.components], components, title)
-    parts = (
-        replace(part, spec=specs[part.spec.name]) for part in counted.components if part.spec.name in specs
-    )
-    counted = replace(counted, components=tuple(parts))
     try:
-        return _profiled(slug(title), counted, settings, (clock, name), output)
+        of = model if isinstance(model, str) else slug(title)
+        return _profiled(of, counted, settings, (clock, name), output)
     except DiffusimError:
         raise
-    except Exception as error:  # whatever the class says to its arguments
+    except Exception as error:  # whatever a class says to its arguments
+        if isinstance(model, str):
+            raise
         raise InputError(f"{title} cannot run in {settings.dtype}: {first_line(error)}") from error
 
 
 def counted_for(
-    model: str,
+    model: str | Files,
     dtype: str,
     *,
     height: int | None = None,
     width: int | None = None,
     components: Sequence[str] = (),
 ) -> ModelCount:
-    """Count the components of a model that are to be timed, in their precision."""
-    whole, counted_as = architecture(model, tiny=True), _counted_as(dtype)
-    kept = tuple(_chosen(whole.components, components, whole.title).values())
-    return count_model(replace(whole, components=kept, dtype=counted_as), height, width)
-
-
-def _counted_as(dtype: str) -> str:
+    """Count the components of a model that are to be timed, in their precision; the model is as for ``profile``."""
     if dtype not in DTYPES:
         raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
-    return COUNTED_AS[dtype]
-
-
-def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) -> dict[str, ComponentSpec]:
-    """Components of some names, or all where none are given; they forget inputs that are not among them."""
-    known = [spec.name for spec in specs]
-    for name in names:
+    if isinstance(model, str):
+        counted = count_model(replace(architecture(model, tiny=True), dtype=COUNTED_AS[dtype]), height, width)
+    else:
+        counted = count_configured(model[0], replace(model[1], dtype=COUNTED_AS[dtype]))
+    known = [part.spec.name for part in counted.components]
+    for name in components:
         if name not in known:
+            title = counted.architecture.title
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-    kept, chosen = names or known, {}
-    for spec in (spec for spec in specs if spec.name in kept):
-        inputs = tuple(source for source in spec.inputs if source in kept)
-        reads = {key: source for key, source in spec.reads.items() if source in kept}
-        chosen[spec.name] = replace(spec, inputs=inputs, reads=reads)
-    return chosen
+    kept = components or known
+    parts = (_forgetting(part, kept) for part in counted.components if part.spec.name in kept)
+    return replace(counted, components=tuple(parts))
+
+
+def _forgetting(part: ComponentCount, kept: Sequence[str]) -> ComponentCount:
+    """A component without the inputs that are not kept."""
+    inputs = tuple(source for source in part.spec.inputs if source in kept)
+    reads = {key: source for key, source in part.spec.reads.items() if source in kept}
+    spec = replace(part.spec, inputs=inputs, reads=reads)
+    return replace(part, spec=spec, reads=tuple(read for read in part.reads if read[0] in kept))
 
 
 def _profiled(
