@@ -290,6 +290,6 @@ def test_a_configured_architecture_is_profiled(tmp_path, capsys):
     model = read_model(folder)
     assert model.name == name.lower()
     rows = (folder / "times" / "here.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * 3
+    assert len(rows) == 1 + 2 * 7
     assert main([*ask[:2], "nowhere.json", *ask[3:]]) == 2
     assert "no such file" in capsys.readouterr().err

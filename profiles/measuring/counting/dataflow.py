@@ -9,6 +9,7 @@ half: each ResNet with its attention, and each downsampling; an upsampling belon
 (with its norm) to the last. The time embedding is part of ``conv_in``, joining a skip part of the ResNet that reads it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -108,14 +109,28 @@ class Part(NamedTuple):
 
 
 def parts_run(trace: Trace, units: Sequence[Unit]) -> list[Part]:
-    """Units in execution order; if one of them runs several times, the whole network is one part."""
+    """Units in execution order; one that runs several times is merged with what holds it."""
     known = {unit.path: unit for unit in units}
     ran = [event for event in trace.events if isinstance(event, Returned) and event.path in known]
     paths = [event.path for event in ran]
-    if len(set(paths)) < len(paths):
-        return [Part(Unit("", WHOLE), "", 1)]
+    for path, times in Counter(paths).items():
+        if times > 1:
+            return parts_run(trace, _coarser(trace.module, units, path))
     ends = [*paths[:-1], _end(trace, paths)] if paths else []
     return [*map(Part, map(known.__getitem__, paths), ends, _streams(trace, ran))]
+
+
+def _coarser(module: nn.Module, units: Sequence[Unit], path: str) -> list[Unit]:
+    """Units, in which the module that holds and runs the unit at ``path`` replaces all units inside it.
+
+    Weights that one pass reads several times cannot be cut apart, so all of these passes are one layer.
+    """
+    path = path.rpartition(".")[0]
+    while path and isinstance(module.get_submodule(path), nn.ModuleList):
+        path = path.rpartition(".")[0]
+    inside = f"{path}." if path else ""
+    kept = [unit for unit in units if not unit.path.startswith(inside) and unit.path != path]
+    return [*kept, Unit(path, path or WHOLE)]
 
 
 def _end(trace: Trace, paths: Sequence[str]) -> str:
