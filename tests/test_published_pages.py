@@ -1,6 +1,5 @@
 """The numbers of README and of the accuracy page: one command writes both, and they say the same."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,16 @@ from profiles.errors import InputError
 from validate.published.ledger import Contest, Ledger
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
 from validate.published.report import (
-    ALONE,
     DETAIL,
     MARKERS,
     SAMPLED,
     SHORT,
     TODAY,
     in_short,
-    kernels_alone,
     regions_of,
     write_between,
 )
-from validate.tables import parts_around, write_tables
+from validate.tables import parts_around
 
 ROOT = Path(__file__).parents[1]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs/pages/accuracy.md"
@@ -91,17 +88,5 @@ def region(path, markers):
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert region(README, SHORT) == region(ACCURACY, SHORT)
     assert regions_of(ACCURACY) == [SHORT]
-    assert regions_of(TABLES) == [MARKERS, DETAIL, TODAY, SAMPLED, ALONE]
+    assert regions_of(TABLES) == [MARKERS, DETAIL, TODAY, SAMPLED]
     assert len(region(TABLES, DETAIL).splitlines()) > 20
-
-
-def test_the_fastest_engine_takes_what_kernels_take_that_were_measured_alone(ledger, tmp_path):
-    wan = replace(number(6.3, DISTRI, gpus=1, method_config="LightX2V").row, value=5.18)
-    (table,) = kernels_alone(Ledger((*ledger.records, Record(wan, 6.3, Standing.IN_VIEW, "why"))))
-    seconds = [[float(cell.removesuffix(" s")) for cell in row[1:]] for row in table.rows[:4]]
-    assert [sum(of) for of in zip(*seconds[:3], strict=True)] == pytest.approx(seconds[3], abs=0.011)
-    assert seconds[3] == sorted(seconds[3], reverse=True)
-    page = tmp_path / "page.md"
-    page.write_text("\n".join([*ALONE, ""]))
-    write_tables(page, ALONE, [table])
-    assert region(page, ALONE) == region(TABLES, ALONE)

@@ -4,26 +4,21 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from math import inf
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Final
+from typing import Final
 
-from profiles.architectures.shares import WHOLE
-from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
-from profiles.software.stacks import FUSED, Fusion, Shares, Stack
 from profiles.units import GB, GIB
 from sim.report.plots.charts import ENDINGS, save_figure
-from strategies.sampling_scenario import SamplingScenario
-from validate.points import cluster_of, model_of, sampling
+from validate.points import cluster_of
 from validate.published import clusters, diffusionpipe, pulse
 from validate.published.bands import write_bands, write_trust
-from validate.published.clusters import changed_stack, tables
+from validate.published.clusters import tables
 from validate.published.figure import plot_published
 from validate.published.ledger import (
     NEAR,
@@ -49,7 +44,6 @@ SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
-ALONE: Final = "<!-- python -m validate published --readme: kernels alone -->", END
 UNTOLD: Final = ("Fig. 4", "Table III", "Table 5", "V-B")
 """Items of training left out of the details: too many numbers, or those of another machine's solver."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
@@ -313,79 +307,11 @@ def volumes(runs: Sequence[Run]) -> Section:
     return Section("GB that one device sends in one step", header, rows, remark)
 
 
-MODEL, CLUSTER, ENGINE = "wan2.1-14b", "h100-nvlink-8", "LightX2V"
-HEIGHT, WIDTH, FRAMES = 480, 832, 81
-WIDE: Final = 13_824 / 5_120
-"""Channels inside the feed-forward over those of the hidden state."""
-SEPARATE_PASSES: Final = {
-    "both norms that are modulated": 2 * 2,
-    "norms and rotations of queries and keys": 2 * 2,
-    "the norm before cross-attention, and that of its queries": 2 * 2,
-    "the sums with attention, cross-attention and the feed-forward": 3 * 3,
-    "the activation inside the feed-forward": 2 * WIDE,
-}
-"""Times that a block reads or writes all of the hidden state beside products and attention, where each is one kernel
-and none is fused with another. Source: diffusers, WanTransformerBlock and WanAttnProcessor."""
-
-
-NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
-
-
-def kernels_alone(ledger: Ledger) -> list[Section]:
-    """A step of Wan on one H100 by kind of kernel, under its stack and by the laws of kernels measured alone.
-
-    Both are compared with the fastest published engine. The last column assumes no engine's code: it has the passes
-    over the hidden state in a block of Wan whose norms, rotations, sums and activation are one kernel each.
-    """
-    published_s = next(one.row.value for one in ledger.records if one.row.method_config == ENGINE)
-    simulated = changed_stack("compiled", "newest-attention")
-    measured = replace(simulated, rates=Shares(), device_rates=())
-    alone = _parts_s(measured)
-    columns = [_parts_s(simulated), alone, [*alone[:2], _separate_passes_s(measured)]]
-    kinds = ("products, and attention to the text", "self-attention", "passes through memory")
-    seconds = [[kind, *(f"{of[row]:.2f} s" for of in columns)] for row, kind in enumerate(kinds)]
-    totals = [sum_in_order(of) for of in columns]
-    together = ["together", *(f"{total_s:.2f} s" for total_s in totals)]
-    beside = [f"over the {published_s:g} s of {ENGINE}", *(signed(of / published_s - 1) for of in totals)]
-    header = ("kernels", simulated.name, "as measured alone", "and passes of one kernel each")
-    return [Section("A step of Wan on one H100", header, [*seconds, together, beside])]
-
-
-def _parts_s(stack: Stack) -> list[float]:
-    """Seconds of a step's products, of its self-attention, and of all memory-bound kernels."""
-    (whole_s, attention_s), (bare_s, _) = map(
-        _step_s, (stack, replace(stack, traffic=NOTHING, launches=NOTHING))
-    )
-    return [bare_s - attention_s, attention_s, whole_s - bare_s]
-
-
-def _step_s(stack: Stack) -> tuple[float, float]:
-    """Seconds of the GPU in a step, and in its self-attention."""
-    scenario = _scenario(stack)
-    costs, samples = scenario.costs.components[scenario.backbone_index], scenario.workload.predictions
-    return float(costs.gpu_s(samples, WHOLE).sum()), float(costs.attention_s(samples, WHOLE).sum())
-
-
-def _scenario(stack: Stack) -> SamplingScenario:
-    how: dict[str, Any] = {"guidance": model_of(MODEL).guidance, "frames": FRAMES}
-    return sampling(MODEL, CLUSTER, 1, (HEIGHT, WIDTH), 1, stack=stack, **how)
-
-
-def _separate_passes_s(stack: Stack) -> float:
-    """Seconds of the passes of kernels that are not fused with one another, at the rate of arrays beyond any cache."""
-    scenario = _scenario(stack)
-    layers = len(scenario.backbone.layers)
-    hidden_bytes = scenario.workload.predictions * scenario.hidden_bytes(layers // 2)
-    passes = layers * sum_in_order(SEPARATE_PASSES.values())
-    return float(scenario.costs.components[scenario.backbone_index].copied_s(passes * hidden_bytes, 0))
-
-
 TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     MARKERS: summary,
     SHORT: in_short,
     DETAIL: in_detail,
     TODAY: todays_models,
     SAMPLED: sampled,
-    ALONE: kernels_alone,
 }
 """The tables of each region."""
