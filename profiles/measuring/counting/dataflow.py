@@ -100,7 +100,8 @@ def parts_of(module: nn.Module) -> list[Unit]:
 class Part(NamedTuple):
     """A unit that one pass ran, the path of the module at whose return it ends, and how many streams that returns.
 
-    They are the hidden state: the first tensors in its output that have as many dimensions and are read later.
+    The last one ends with the whole. Streams are the hidden state: the first tensors in an output that have as many
+    dimensions and are read later.
     """
 
     unit: Unit
@@ -116,7 +117,7 @@ def parts_run(trace: Trace, units: Sequence[Unit]) -> list[Part]:
     for path, times in Counter(paths).items():
         if times > 1:
             return parts_run(trace, _coarser(trace.module, units, path))
-    ends = [*paths[:-1], _end(trace, paths)] if paths else []
+    ends = [*paths[:-1], ""][: len(paths)]
     return [*map(Part, map(known.__getitem__, paths), ends, _streams(trace, ran))]
 
 
@@ -131,15 +132,6 @@ def _coarser(module: nn.Module, units: Sequence[Unit], path: str) -> list[Unit]:
     inside = f"{path}." if path else ""
     kept = [unit for unit in units if not unit.path.startswith(inside) and unit.path != path]
     return [*kept, Unit(path, path or WHOLE)]
-
-
-def _end(trace: Trace, paths: Sequence[str]) -> str:
-    """Path of the module, the last unit or one after it, that returned the largest tensor of the output."""
-    returned = [event for event in trace.events if isinstance(event, Returned)]
-    largest = storage(max(returned[-1].outputs, key=lambda tensor: tensor.numel()))
-    inside, at = tuple(f"{path}." for path in paths), [event.path for event in returned].index(paths[-1])
-    later = [event for event in returned[at:-1] if not event.path.startswith(inside)]
-    return next((event.path for event in later[::-1] if largest in map(storage, event.outputs)), "")
 
 
 def _streams(trace: Trace, ran: Sequence[Returned]) -> Iterator[int]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from profiles.architectures.components import TASKS
 
 LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
-DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 HERE: Final = Path(__file__).parent
 CLASSES: Final = tomllib.loads((HERE / "classes.toml").read_text(encoding="utf-8"))

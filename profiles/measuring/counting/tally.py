@@ -72,8 +72,9 @@ def _sums(works: Sequence[Work]) -> dict[str, Any]:
 class Tally:
     """Work of each layer of a trace.
 
-    Layers end at the return of the modules at ``ends``, whose first ``streams`` tensors are the hidden state;
-    ``inputs`` are tensors by the component that wrote them: the layers that read them are noted.
+    Layers end at the return of the modules at ``ends``, whose first ``streams`` tensors are the hidden state (of the
+    whole, the first of most dimensions); ``inputs`` are tensors by the component that wrote them: the layers that read
+    them are noted.
     """
 
     def __init__(
@@ -100,7 +101,8 @@ class Tally:
             elif isinstance(event, Kept):
                 self._keep(event.tensor, layer)
             elif event.path in ends:
-                self._end(event.outputs[: streams[layer]], layer)
+                outputs = event.outputs if event.path else (max(event.outputs, key=Tensor.dim),)
+                self._end(outputs[: streams[layer]], layer)
         self._count_parameters(0, [*self._unread])
         self.work = tuple(self._work(index) for index in range(len(ends)))
 

@@ -217,7 +217,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     groups = _groups(place)
     measured += [_curve(session, operation, members) for members in groups for operation in OPERATIONS]
     beside, slowdowns = _beside(session)
-    gathered = [curves for of_rank in _of_all_ranks(place, measured) for curves in of_rank]
+    gathered = [curves for of_rank in _of_all_ranks(measured) for curves in of_rank]
     cores = _other_cores(place, others)
     dist.barrier()
     dist.destroy_process_group()
@@ -240,9 +240,9 @@ def _source(place: Place, backend: str, device: torch.device) -> str:
 
 def _other_cores(place: Place, others: OtherPrograms) -> float:
     """Cores that other programs kept busy on the node where they were most; NaN where one is not known."""
-    own_s = _of_all_ranks(place, others.own_s())
+    own_s = _of_all_ranks(others.own_s())
     first = place.rank - place.rank % place.devices_per_node
-    cores = _of_all_ranks(place, others.cores(sum_in_order(own_s[first : first + place.devices_per_node])))
+    cores = _of_all_ranks(others.cores(sum_in_order(own_s[first : first + place.devices_per_node])))
     return NOT_KNOWN if any(map(isnan, cores)) else max(cores)
 
 
@@ -313,19 +313,19 @@ def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
         alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
         for operation in OPERATIONS:
             call = BINDERS[operation](session.everyone, elements, session.device)
-            repeats = _of_all_ranks(session.place, max(3, round(BESIDE_S / mean_s(call, 3))))[0]
+            repeats = _of_all_ranks(max(3, round(BESIDE_S / mean_s(call, 3))))[0]
             begin = time.perf_counter()
             seconds = mean_s(call, repeats)
             slowed = compute.mean_s(begin, time.perf_counter())
             dist.barrier()
             samples.append(sample_of(operation, session.everyone, elements, seconds, beside=True))
-            ratios = _of_all_ranks(session.place, slowed / alone if slowed and alone else None)
+            ratios = _of_all_ranks(slowed / alone if slowed and alone else None)
             known = [ratio for ratio in ratios if ratio is not None]
             slowdowns += [(operation, median(known))] if known else []
     return samples, slowdowns
 
 
-def _of_all_ranks(place: Place, value: T) -> list[T]:
-    values: list[T] = [value] * place.num_ranks
+def _of_all_ranks(value: T) -> list[T]:
+    values: list[T] = [value] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map_only
 from profiles.measuring.counting import component
 from profiles.measuring.counting.specs import ComponentSpec
 
-DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}
 """The precision of as many bytes in which each is counted."""
 RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}

@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount
-from profiles.measuring.counting.specs import LayerSpec
+from profiles.measuring.counting.specs import DTYPES, LayerSpec
 from profiles.measuring.fitting.layer_times import QUANTILES, QUANTITIES
 from profiles.measuring.launching import check_least
 from profiles.measuring.timing import building
-from profiles.measuring.timing.building import DTYPES, draws
+from profiles.measuring.timing.building import draws
 from profiles.measuring.timing.clocks import WALL, Boundaries, Clock, Mark
 from profiles.units import GIB, FloatArray
 

@@ -21,12 +21,13 @@ from profiles.measuring.counting.component import ComponentCount, ModelCount, co
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.configured import count_configured, slug
 from profiles.measuring.counting.folder import folder_texts
+from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import QUANTILE_COLUMNS, QUANTITIES
 from profiles.measuring.machine import OtherPrograms, disturbance
 from profiles.measuring.tables import show, table
-from profiles.measuring.timing.building import COUNTED_AS, DTYPES, RECIPES
+from profiles.measuring.timing.building import COUNTED_AS, RECIPES
 from profiles.measuring.timing.clocks import WALL, Clock, clock_of
 from profiles.measuring.timing.environment import Value, clocks, device_name, environment
 from profiles.measuring.timing.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure
