@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from profiles.architectures.models import Model
 from profiles.mappings import FrozenMapping
 from profiles.software.stacks import load_stack
 from sim.cli.main import main
+from strategies import registry
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
@@ -204,6 +206,33 @@ def elsewhere(tmp_path, monkeypatch):
     """An empty folder, in which the test runs."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """A function that installs a package of strategies: its entry points, and its modules by their files."""
+
+    def forget():
+        for known in (registry._installed, registry.strategies_of):
+            known.cache_clear()
+        for name in [*sys.modules]:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+                del sys.modules[name]
+
+    def run(package, entries, modules):
+        folder = tmp_path / f"{package}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text("\n".join(["[diffusim.strategies]", *entries, ""]))
+        for name, text in modules.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        forget()
+
+    yield run
+    forget()
 
 
 @pytest.fixture
