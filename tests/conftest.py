@@ -27,6 +27,13 @@ from strategies.scenario import Scenario
 pytest.register_assert_rewrite("conformance")  # the checks there assert, too
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Without slow tests, leave modules that have no others unread: most import torch, which takes ten seconds."""
+    if collection_path.suffix == ".py" and "not slow" in config.option.markexpr:
+        return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text("utf-8") or None
+    return None
+
+
 def pytest_collection_finish():
     """Leave what imports and collection made out of every later garbage collection, which it makes slow."""
     gc.collect()

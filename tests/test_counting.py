@@ -12,6 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiles.errors import InputError
 from profiles.measuring.counting.module import count
 
+pytestmark = pytest.mark.slow
+
 DOUBLE = 8  # bytes
 
 

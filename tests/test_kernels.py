@@ -18,6 +18,8 @@ from profiles.measuring.counting.kernels import Launch, component_kernels, grown
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
 from profiles.measuring.counting.zoo import TINY
 
+pytestmark = pytest.mark.slow
+
 HALF, SINGLE = 2, 4  # bytes
 
 # Reading

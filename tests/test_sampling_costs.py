@@ -15,6 +15,8 @@ from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.zoo import architecture
 
+pytestmark = pytest.mark.slow
+
 RATES = Rates(4e12, 2e12, 1e12, 1e9, 1e-3)
 RATED = Device("rated", "made by a test", None, RATES)
 LINEAR_S, ATTENTION_S, MEMORY_S, LAUNCH_S = 0.5, 0.25, 0.125, 0.01
@@ -94,7 +96,6 @@ COUNTED = {"pixart": 0.04, "sd3-medium": 0.04, "sdxl": 0.01}
 embeddings and the text's keys and values, which the columns let grow with the pixels."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTED)
 def test_columns_grow_as_a_count_at_another_resolution(name):
     """One forward pass of the real module at 2048 x 1024, on the meta device, and the folder's columns scaled to it."""

@@ -14,6 +14,8 @@ from profiles.measuring.counting.specs import plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention
 from profiles.measuring.counting.zoo import architecture
 
+pytestmark = pytest.mark.slow
+
 DEVICES, HALF = 8, 2
 
 
@@ -48,7 +50,6 @@ def test_the_volumes_of_sdxl_are_those_of_distrifusions_table_2(pixels, patches_
     assert summed == pytest.approx(tensor_gb, rel=1e-4)
 
 
-@pytest.mark.slow
 def test_exchanges_of_a_larger_image_grow_as_their_kinds_say_and_its_macs_are_those_that_distrifusion_prints():
     """SDXL, 50 steps with guidance; one count of 1280 x 1920 px."""
     (spec,) = (spec for spec in architecture("sdxl").components if spec.trainable)

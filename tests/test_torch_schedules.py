@@ -20,6 +20,8 @@ from strategies.orders.named import interleaved_order, zero_bubble_order
 from strategies.plans.actions import format_torch
 from strategies.registry import make_strategy
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = {
     "gpipe": ("gpipe", {}),
     "1f1b": ("1f1b", {}),
@@ -89,7 +91,6 @@ def test_torch_loads_the_order_that_we_wrote(load, schedule):
     assert runtime.stage_index_to_group_rank == ranks_of_stages(order)
 
 
-@pytest.mark.slow
 def test_gradients_of_a_real_run_equal_those_of_a_single_process(tmp_path):
     orders = {name: order_of(name, 4, 8) for name in SCHEDULES}
     for name, order in orders.items():
