@@ -14,7 +14,7 @@ from profiles.machines.fabrics import Collectives
 from profiles.software.stacks import Stack, load_stack
 from profiles.units import GIB
 from sim.outcomes.results import Result
-from sim.outcomes.runs import run_point
+from sim.outcomes.runs import bound, run_point
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
@@ -150,20 +150,32 @@ def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
 
 
 def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
-    """The result of the fastest sampler that fits, or of the fastest if none fits.
+    """The result of the fastest sampler that fits, or of the fastest if none fits; of equal ones, of the first.
 
     Raises:
         InfeasibleError: none applies.
     """
-    outcomes, reason = list[Result](), InfeasibleError("nothing applies", "nothing applies")
-    for sampler in tried:
+    reason = InfeasibleError("nothing applies", "nothing applies")
+    bounded = list[tuple[float, int, Sampler]]()
+    for number, sampler in enumerate(tried):
         try:
-            outcomes.append(outcome_of(place, sampler))
+            bounded.append((bound(sampler, scenario_of(place)), number, sampler))
         except InfeasibleError as error:
             reason = error
-    if not outcomes:
+    best: tuple[bool, float, int, Result] | None = None
+    for bound_s, number, sampler in sorted(bounded, key=lambda one: one[:2]):
+        if best is not None and best[:2] < (False, bound_s):
+            break  # it fits, and no other can be faster
+        try:
+            outcome = outcome_of(place, sampler)
+        except InfeasibleError as error:
+            reason = error
+            continue
+        found = (not outcome.fits_memory, outcome.latency_s, number, outcome)
+        best = found if best is None or found[:3] < best[:3] else best
+    if best is None:
         raise reason
-    return min(outcomes, key=lambda one: (not one.fits_memory, one.latency_s))
+    return best[3]
 
 
 @cache
