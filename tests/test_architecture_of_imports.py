@@ -4,32 +4,37 @@ Import-linter does not see imports inside functions; this does, and those under 
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(
-    file for room in ("profiles", "strategies", "sim", "validate") for file in (ROOT / room).rglob("*.py")
-)
-TREES = {
-    ".".join(file.relative_to(ROOT).with_suffix("").parts): ast.parse(file.read_text("utf-8"))
-    for file in FILES
-}
-TREES = {name.removesuffix(".__init__"): tree for name, tree in TREES.items()}
 LONGEST_FUNCTION = 60
+
+
+@cache
+def trees():
+    """The syntax of every module of the house, by its name."""
+    files = (
+        file for room in ("profiles", "strategies", "sim", "validate") for file in (ROOT / room).rglob("*.py")
+    )
+    parsed = {
+        file.relative_to(ROOT).with_suffix(""): ast.parse(file.read_text("utf-8")) for file in sorted(files)
+    }
+    return {".".join(path.parts).removesuffix(".__init__"): tree for path, tree in parsed.items()}
 
 
 def imports(name):
     """The modules of the house that a module imports, at its head, in functions and under `TYPE_CHECKING`."""
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [
-                f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in TREES else node.module
+                f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in trees() else node.module
                 for alias in node.names
             ]
-        yield from (found for found in names if found in TREES and found != name)
+        yield from (found for found in names if found in trees() and found != name)
 
 
 def reachable(start, edges):
@@ -43,16 +48,16 @@ def reachable(start, edges):
 
 
 def test_no_modules_import_one_another_in_a_circle():
-    edges = {name: set(imports(name)) for name in TREES}
-    reach = {name: reachable(name, edges) for name in TREES}
-    circles = {frozenset(other for other in reach[name] if name in reach[other]) for name in TREES}
+    edges = {name: set(imports(name)) for name in trees()}
+    reach = {name: reachable(name, edges) for name in trees()}
+    circles = {frozenset(other for other in reach[name] if name in reach[other]) for name in trees()}
     assert [sorted(circle) for circle in circles if circle] == []
 
 
 def test_only_the_registry_imports_by_name():
     by_name = {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if {"__import__", "import_module"}
         & {getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", "")}
@@ -64,7 +69,7 @@ def test_functions_fit_on_a_screen():
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     long = {
         f"{name}.{node.name}": node.end_lineno - node.lineno + 1
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, kinds) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION
     }

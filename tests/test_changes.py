@@ -47,8 +47,8 @@ FLAGS = {
 @pytest.mark.parametrize(
     ("asked", "given"),
     [
-        (("flux-dev", "l40-pcie-8", 8), {"resolution": 1024, "steps": 4}),
-        (("sd21", "p4de", 16), {"strategy": "fsdp,interleaved"}),
+        (L40[:3], L40[3]),
+        (("sd21", "p4de", 16), {"strategy": "fsdp,interleaved", "batch_size": 64}),
         (("sd3.5-large", "p4de", 16), {"frozen": "cached", "strategy": "fsdp,zero3,1f1b"}),
     ],
 )
@@ -66,9 +66,10 @@ def test_other_changes_are_at_least_what_is_said_and_nearly_always_no_more(asked
 
 def test_an_answer_that_lacked_memory_is_looked_at_where_a_change_frees_some():
     """FLUX trains with four stages in place of eight once nothing is encoded."""
-    sweep = sim.sweep("flux-dev", gpus=64, batch_size=1024, strategy="1f1b", workers=1)
+    asked = {"gpus": 16, "batch_size": 64, "strategy": "1f1b", "workers": 1}
+    sweep = sim.sweep("flux-dev", **asked)
     cached = next(change for change in sweep.verdict.changes if change.name == "encoders cached")
-    then = sim.sweep("flux-dev", gpus=64, batch_size=1024, strategy="1f1b", frozen="cached", workers=1)
+    then = sim.sweep("flux-dev", frozen="cached", **asked)
     assert sweep.best.parameters["pipeline_degree"] > then.best.parameters["pipeline_degree"]
     assert cached.speed == pytest.approx(then.best.samples_per_s / sweep.best.samples_per_s)
     assert cached.how.startswith(f"P {then.best.parameters['pipeline_degree']}, M ")

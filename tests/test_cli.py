@@ -170,7 +170,7 @@ def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
 
 def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
-    plain = ("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 8)
+    plain = ("sweep", "--model", "sd21", "--gpus", 1, "--batch-size", 4)
     assert note in _flat(sim(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
         assert note not in _flat(sim(*plain, *said)[1])
@@ -284,7 +284,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
 
 def interrupted_after(num_answers, store):
     """Run a long sweep, interrupt it as Ctrl-C does, the command and its workers, and return what it said."""
-    asked = ("--model", "sd21", "--gpus", 512, "--objective", "memory", "--out", "rows.csv", "--store", store)
+    asked = ("--model", "sd21", "--gpus", 64, "--exhaustive", "--out", "rows.csv", "--store", store)
     process = shell("sweep", *asked, start_new_session=True)
     while process.poll() is None and num_kept(store) < num_answers:
         time.sleep(0.05)
