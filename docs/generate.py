@@ -8,18 +8,22 @@ of ``A && B`` the page shows what B prints.
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 import sim
+from sim.cli.main import main as run
 from validate.published.figure import plot_published
 from validate.published.report import report
 
@@ -45,34 +49,31 @@ def with_outputs(text: str) -> str:
 def output(match: re.Match[str]) -> str:
     """Return what a command prints on a terminal of 80 columns, or the part of it that is asked for."""
     command, part = match["command"], match["part"] or ""
-    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
-    with tempfile.TemporaryDirectory() as folder:
-        for step in command.split(" && "):
-            words = ["-m", *shlex.split(step)]
-            if step == "python":
-                words = [
-                    "-c",
-                    re.findall(r"```python\n(.*?)```", match.string[: match.start()], re.DOTALL)[-1],
-                ]
-            done = subprocess.run(
-                [sys.executable, *words],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+    above = re.findall(r"```python\n(.*?)```", match.string[: match.start()], re.DOTALL)
+    failed, out, err = printed(command, above[-1] if command == "python" else "")
     if part == "error":
-        return textwrap.fill(done.stderr, 80)
-    if done.returncode:
-        raise SystemExit(f"{command}: {done.stderr}")
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+        return textwrap.fill(err, 80)
+    if failed:
+        raise SystemExit(f"{command}: {err}")
+    lines = [line.rstrip() for line in out.splitlines()]
     if part == "box":
         lines = lines[: next(place for place, line in enumerate(lines, 1) if line.endswith("╯"))]
     elif "-" in part:
         first, last = map(int, part.split("-"))
         lines = lines[first - 1 : last]
     return "\n".join(lines).rstrip()
+
+
+@cache
+def printed(command: str, code: str) -> tuple[int, str, str]:
+    """Return the exit code of a command in an empty folder, what it prints, and what it says on stderr."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), patch.dict(os.environ, COLUMNS="80"):
+        for step in command.split(" && "):
+            with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+                if code:
+                    exec(code, {})
+                failed = 0 if code else run(shlex.split(step)[1:])
+    return failed, out.getvalue(), err.getvalue()
 
 
 def sweeps() -> Iterator[tuple[str, ...]]:

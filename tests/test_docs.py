@@ -112,11 +112,15 @@ def test_every_command_of_a_page_runs(page, lines, tmp_path, monkeypatch, capsys
             Path(target).write_text(printed.out, encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def with_outputs():
+    """The function of `python docs/generate.py outputs`, which runs a command of several pages once."""
+    return runpy.run_path(str(ROOT / "docs/generate.py"))["with_outputs"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if "<!-- output" in text_of(page)])
-def test_what_a_page_shows_is_what_its_commands_print(page):
-    """`python docs/generate.py outputs` writes it."""
-    with_outputs = runpy.run_path(str(ROOT / "docs/generate.py"))["with_outputs"]
+def test_what_a_page_shows_is_what_its_commands_print(with_outputs, page):
     assert with_outputs(text_of(page)) == text_of(page)
 
 

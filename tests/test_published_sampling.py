@@ -66,9 +66,14 @@ def test_the_fastest_is_the_least_of_all_and_those_that_do_not_fit_lose(predicte
     every = one.row.samplers(scenario_of(one.place))
     outcomes = [outcome_of(one.place, sampler) for sampler in every]
     assert one.outcome.latency_s == min(outcome.latency_s for outcome in outcomes if outcome.fits_memory)
-    cluster = one.place.cluster
-    cramped = one.place._replace(cluster=replace(cluster, device=replace(cluster.device, memory_bytes=1.0)))
-    assert not fastest(cramped, every).fits_memory
+    cluster, most = one.place.cluster, one.outcome.peak_memory_bytes
+    small, least = (
+        one.place._replace(cluster=replace(cluster, device=replace(cluster.device, memory_bytes=size)))
+        for size in (most - 1.0, 1.0)
+    )
+    lighter = min(outcome.latency_s for outcome in outcomes if outcome.peak_memory_bytes < most)
+    assert fastest(small, every).latency_s == lighter > one.outcome.latency_s
+    assert not fastest(least, every).fits_memory
 
 
 def test_rows_that_links_are_fitted_to_and_numbers_printed_twice_are_not_judged(predicted):
