@@ -11,7 +11,7 @@ from typing import Final
 
 from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
-from sim.replay.metrics import collective_s, waited_s, wire_spans
+from sim.replay.metrics import collective_s, waited_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.traces import Trace
@@ -41,7 +41,7 @@ class _Step:
 
 
 def repeated_step(trace: Trace, network: Network) -> Measures | None:
-    """Return what the last step but one adds to a run, or None where it does not repeat the step before it."""
+    """Return what the last step but one adds, but for memory, or None where it does not repeat the step before it."""
     before, step = _steps(trace)
     shifts = [b - a for a, b in zip(before.times(trace), step.times(trace), strict=False)]
     period_s = sum_in_order(shifts) / len(shifts)
@@ -54,18 +54,16 @@ def repeated_step(trace: Trace, network: Network) -> Measures | None:
         or any(sum_in_order(op.host_s for op in row) > period_s + most_s for row in rows)
     ):
         return None
-    wire, count, messages = wire_spans(trace), plan.num_devices, trace.wiring.transfers
+    count, messages = plan.num_devices, trace.wiring.transfers
     pairs = [(trace.starts[at][op], trace.ends[at][op]) for at, ops in enumerate(step.ops) for op in ops]
-    waited = [s for device, ops in enumerate(step.ops) for s in waited_s(trace, wire, device, ops)]
-    together_s = [collective_s(trace, range(last.collectives.stop)) for last in (before, step)]
     sent = [message.size_bytes for slot in step.slots if (message := messages[slot])]
     routes = [network.collective(plan.collectives[number]) for number in step.collectives]
     return Measures(
         duration_s=period_s,
         first_s=period_s,
         idle_s=period_s - sum_in_order(end - start for start, end in pairs) / count,
-        exposed_communication_s=sum_in_order(waited) / count,
-        collective_s=together_s[1] - together_s[0],
+        exposed_communication_s=sum_in_order(waited_s(trace, step.ops)) / count,
+        collective_s=collective_s(trace, step.collectives),
         p2p_bytes=sum_in_order(sent) * plan.placement.copies,
         collective_bytes=sum_in_order(route.sent_bytes for route in routes),
         peak_memory_bytes=0.0,

@@ -40,33 +40,38 @@ def exposed_communication_s(trace: Trace) -> float:
 
     Waiting for a port that others hold is idle time, but not this.
     """
-    wire, total = wire_spans(trace), 0.0
-    for device, ends in enumerate(trace.ends):
-        for seconds in waited_s(trace, wire, device, range(len(ends))):
-            total += seconds
-        if trace.plan.kept:
-            before = ends[-1] if ends else 0.0
+    return sum_in_order(waited_s(trace)) / trace.plan.num_devices
+
+
+def waited_s(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[float]:
+    """Yield for each of ``waits`` the seconds in which what is awaited is on the wire."""
+    wire = wire_spans(trace)
+    for slots, before, _ in waits(trace, ops):
+        if len(slots) == 1:  # most often
+            sent, arrived = wire[slots[0]]
+            yield max(0.0, arrived - (sent if sent > before else before))
+        else:
+            yield _union_s((max(wire[s][0], before), wire[s][1]) for s in slots)
+
+
+def waits(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[tuple[Sequence[int], float, float]]:
+    """Yield the slots for which a device waits, and the span: before each of its ops, or some, and at its end.
+
+    Args:
+        trace: what was replayed.
+        ops: for each device those that may wait; by default all, and one after the last that waits for what is kept.
+    """
+    for device, of in enumerate(ops or [range(len(ends) + 1) for ends in trace.ends]):
+        ends, part = trace.ends[device], slice(of.start, of.stop)
+        before = ends[of.start - 1] if of.start else 0.0
+        times = trace.wiring.waits[device][part], trace.starts[device][part], ends[part]
+        for slots, start, end in zip(*times, strict=True):
+            if slots and start > before:
+                yield slots, before, start
+            before = end
+        if of.stop > len(ends):
             kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
-            spans = (wire[slot] for slot in kept if slot is not None)
-            total += _union_s((max(a, before), b) for a, b in spans)
-    return total / trace.plan.num_devices
-
-
-def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
-    """Yield for each op of a device that waits the seconds in which its inputs are on the wire."""
-    before = trace.ends[device][ops.start - 1] if ops.start else 0.0
-    part = slice(ops.start, ops.stop)
-    times = trace.wiring.waits[device][part], trace.starts[device][part], trace.ends[device][part]
-    for slots, start, end in zip(*times, strict=True):
-        if start > before and slots:
-            if len(slots) == 1:  # most often
-                sent, arrived = wire[slots[0]]
-                awaited_s = arrived - (sent if sent > before else before)
-                if awaited_s > 0:
-                    yield awaited_s
-            else:
-                yield _union_s((max(wire[s][0], before), wire[s][1]) for s in slots)
-        before = end
+            yield [slot for slot in kept if slot is not None], before, trace.end_s
 
 
 def wire_spans(trace: Trace) -> list[Span]:

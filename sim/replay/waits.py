@@ -1,9 +1,9 @@
 """Waits: idle seconds of a trace by the operation and the link that devices wait for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from sim.replay.metrics import wire_spans
+from sim.replay.metrics import waits, wire_spans
 from strategies.plans.plan import Collective
 from strategies.plans.traces import Trace
 from strategies.plans.wiring import Transfer
@@ -26,7 +26,7 @@ def awaited_s(trace: Trace) -> dict[Way, float]:
     """
     wire, ways = wire_spans(trace), _ways(trace)
     seconds: dict[Way, float] = {}
-    for slots, since, start in _idle(trace):
+    for slots, since, start in waits(trace):
         until = start
         awaited = sorted(
             ((wire[slot], ways[slot]) for slot in slots if slot in ways), key=lambda pair: pair[0][1]
@@ -37,18 +37,6 @@ def awaited_s(trace: Trace) -> dict[Way, float]:
                 seconds[way] = seconds.get(way, 0.0) + (end - begin) / trace.plan.num_devices
                 until = begin
     return seconds
-
-
-def _idle(trace: Trace) -> Iterator[tuple[Iterable[int], float, float]]:
-    """Yield slots that a device waits for and the span: before its ops, and after the last for kept tensors."""
-    for device, waits in enumerate(trace.wiring.waits):
-        before = 0.0
-        for slots, start, end in zip(waits, trace.starts[device], trace.ends[device], strict=True):
-            if slots and start > before:
-                yield slots, before, start
-            before = end
-        kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
-        yield [slot for slot in kept if slot is not None], before, trace.end_s
 
 
 def _ways(trace: Trace) -> dict[int, Way]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, prod
+from math import ceil
 from typing import Final
 
 from profiles.errors import InfeasibleError, would_divide
@@ -24,8 +24,8 @@ class Grid:
     A team computes one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost. In place of a ring it
     may stand in ``rows`` x ``columns``, each row of which lies together.
 
-    Source: xDiT, its default order of process groups. Where it is ``folded``, one guidance group stands for all, which
-    do the same at the same time. So does one node of each team for all of its ``alike_nodes``.
+    Source: xDiT, its default order of process groups. One guidance group stands for ``alike_groups``, which do the
+    same at the same time. So does one node of each team for all of its ``alike_nodes``.
     """
 
     ring: int = 1
@@ -36,7 +36,7 @@ class Grid:
     pipeline: int = 1
     guidance: int = 1
     data: int = 1
-    folded: bool = False
+    alike_groups: int = 1
     alike_nodes: int = 1
 
     @property
@@ -57,12 +57,12 @@ class Grid:
     @property
     def groups(self) -> int:
         """Guidance groups whose devices are told apart."""
-        return 1 if self.folded else self.guidance
+        return self.guidance // self.alike_groups
 
     @property
     def stands_for(self) -> int:
         """GPUs for which the GPU of each position stands."""
-        return self.guidance // self.groups * self.alike_nodes
+        return self.alike_groups * self.alike_nodes
 
     @property
     def positions(self) -> int:
@@ -151,10 +151,10 @@ class Grid:
         if self.data > 1:
             return self
         apart = self.positions // self.guidance % each == 0 or (self.positions <= each and not pcie)
-        folded = self.guidance > 1 and apart and self.size <= (1 if pcie else each)
+        groups = self.guidance if apart and self.size <= (1 if pcie else each) else 1
         ends = [end for stride, of in self._strides.values() if of > 1 for end in (stride, stride * of)]
         alike = not pcie and not any(end % each and each % end for end in (*ends, self.size))
-        return replace(self, folded=folded, alike_nodes=max(1, self.size // each) if alike else 1)
+        return replace(self, alike_groups=groups, alike_nodes=max(1, self.size // each) if alike else 1)
 
     def images(self, scenario: SamplingScenario) -> int:
         """Images that one data-parallel group draws."""
@@ -169,43 +169,33 @@ def make_grid(
     scenario: SamplingScenario,
     *,
     guidance: int | None = None,
-    pipeline: int = 1,
-    ring: int = 1,
-    ulysses: int = 1,
-    tensor: int = 1,
-    rows: int = 1,
-    columns: int = 1,
     data: int | None = 1,
+    **degrees: int,
 ) -> Grid:
     """The grid of some degrees.
 
     By default guidance is divided as the workload says. Where ``data`` is None, all GPUs left over draw other images.
+    The other degrees are fields of ``Grid``.
 
     Raises:
         InfeasibleError: the degrees do not give the GPUs, or the model or the workload cannot be divided so.
     """
-    guidance = guidance or scenario.guidance_groups
-    inner = {
-        "guidance_degree": guidance,
-        "ulysses_degree": ulysses,
-        "ring_degree": ring,
-        "pipeline_degree": pipeline,
-        "tensor_degree": tensor,
-        "rows": rows,
-        "columns": columns,
-    }
-    gpus, product = scenario.workload.num_gpus, prod(inner.values())
+    grid = Grid(guidance=guidance or scenario.guidance_groups, **degrees)
+    gpus, product = scenario.workload.num_gpus, grid.positions
     if not product or gpus % product or (data is not None and product * data != gpus):
-        factors = [f"`{name}({value})`" for name, value in inner.items() if value != 1]
-        degrees = f"{' * '.join(factors)} = {product}" if len(factors) > 1 else "".join(factors)
+        named = ("guidance", "ulysses", "ring", "pipeline", "tensor")
+        values = {f"{name}_degree": getattr(grid, name) for name in named}
+        values |= {"rows": grid.rows, "columns": grid.columns}
+        factors = [f"`{name}({value})`" for name, value in values.items() if value != 1]
+        words = f"{' * '.join(factors)} = {product}" if len(factors) > 1 else "".join(factors)
         rule = "does not divide" if data is None else "is not"
         raise InfeasibleError(
-            f"{degrees} {rule} `gpus({gpus})`"
+            f"{words} {rule} `gpus({gpus})`"
             if factors
             else f"runs on one GPU, not on `gpus({gpus})`: leave `gpus` out",
             "the degrees do not give the number of GPUs",
         )
-    grid = Grid(ring, ulysses, tensor, rows, columns, pipeline, guidance, gpus // product)
+    grid = replace(grid, data=gpus // product)
     check_workload(scenario, grid)
     _check_backbone(scenario, grid)
     return grid
