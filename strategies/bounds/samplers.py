@@ -7,9 +7,8 @@ where other exchanges let it delay everybody before the next exchange of its kin
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
-from itertools import accumulate, chain, groupby, product
+from itertools import accumulate, chain, groupby
 from math import inf
 from typing import Final, NamedTuple
 
@@ -20,7 +19,8 @@ from strategies.patching.layout import GridLayout
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import Action, PatchAction
-from strategies.plans.network import CollectiveRoute
+from strategies.plans.network import CollectiveRoute, Network
+from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Collective
 from strategies.plans.wiring import Slots
 from strategies.plans.worklist import Step, walk
@@ -113,13 +113,16 @@ class _FirstDevice(SamplingBuilder):
     def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
         """Start the collectives of the device's group."""
         results: Slots = ()
-        for group, size_bytes in product([of for of in what.groups if self.device in of], what.sizes_bytes):
-            named = group if what.subgroup else None
-            one = Collective(what.operation, group, size_bytes, named, (), (), what.calls, what.subgroup)
-            every = [self.network.collective(replace(one, devices=devices)) for devices in what.groups]
-            route = self.network.collective(one)
+        own = next(number for number, group in enumerate(what.groups) if self.device in group)
+        alone = len(what.groups[own]) == 1 and what.subgroup is None
+        for size_bytes in what.sizes_bytes:
+            every = [
+                _route(self.network, what.operation, group, size_bytes, what.subgroup, calls=what.calls)
+                for group in what.groups
+            ]
+            route = every[own]
             self.exchanges.append(_Exchange(what.groups, what.wait, route.fixed_s + route.wire_s, every))
-            if self._last and (len(group) > 1 or named):
+            if self._last and not alone:
                 self.host_s += self.calls.collective_s(what.dispatched_as or what.operation, what.calls)
             results = self._step(1, self._last, route.wire_s + route.fixed_s)
             self._waits += results if what.wait else ()
@@ -177,6 +180,19 @@ class _FirstDevice(SamplingBuilder):
             if waiting != self._devices:
                 return False
         return True
+
+
+def _route(
+    network: Network,
+    operation: str,
+    devices: tuple[int, ...],
+    size_bytes: float,
+    subgroup: Subgroup | None,
+    *,
+    calls: int = 1,
+) -> CollectiveRoute:
+    group = devices if subgroup else None
+    return network.collective(Collective(operation, devices, size_bytes, group, (), (), calls, subgroup))
 
 
 def _busiest_port_s(routes: Iterable[CollectiveRoute]) -> float:
@@ -329,10 +345,8 @@ class _Rounds:
             return Pass(0.0, calls.message_s)
         device = pipeline.grid.team(0, stage)[0]
         gathers = [
-            pipeline.network.collective(
-                Collective("all_gather", group, size, group if of else None, (), (), subgroup=of)
-            )
-            for group, size, of in pipeline.gathers(patch)
+            _route(pipeline.network, "all_gather", group, size, subgroup)
+            for group, size, subgroup in pipeline.gathers(patch)
             if device in group
         ]
         gathered_s = sum_in_order(route.fixed_s + route.wire_s for route in gathers)
