@@ -16,7 +16,6 @@ from math import ceil
 from profiles.architectures.shares import Share
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid
@@ -36,12 +35,12 @@ class PatchPipeline(GridLayout):
 
     Attributes:
         patches: share of the image's rows in each patch.
-        receive: one of ``RECEIVES``.
+        receive: when the next patch is asked for, one of ``RECEIVES``.
         kept: the keys and values of all layers and tokens stay on every device, from step to step.
     """
 
     patches: tuple[float, ...] = (1.0,)
-    receive: str = parameter("before", "when the next patch is asked for", choices=RECEIVES)
+    receive: str = "before"
     kept: bool = False
 
     @classmethod
