@@ -4,14 +4,15 @@ A true value fills its gap with nothing, and a false one is as none: what has th
 ``NAME_python`` are ``true`` and ``True``.
 """
 
+from functools import partial
 from math import ceil, prod
+from pprint import pformat
 from string import Template
 from typing import Any, Final
 
 from profiles.software.levers import HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import Runtime
-from sim.launching.order_runs import list_code, order_code
 from sim.outcomes.results import Result
 from sim.outcomes.schedules import written
 from strategies.orders.whole import order_of
@@ -151,11 +152,13 @@ def _stage_values(result: Result, strategy: Any, scenario: Any) -> dict[str, Any
     order = order_of(strategy)
     ranks = {action.stage: rank for rank, row in enumerate(order) for action in row}
     firsts = [backbones[0].layers[stage["first_layer"]].block for stage in stages[1:]]
+    passes = [row.split(",") for row in written(strategy, order, "torch").text.splitlines()]
+    code = partial(pformat, width=100, compact=True)
     return {
         "first_blocks": str(firsts),
-        "order": order_code(written(strategy, order, "torch").text),
-        "layer_list": list_code("LAYERS", [(stage["first_layer"], stage["last_layer"]) for stage in stages]),
-        "rank_list": list_code("RANK_OF_STAGE", [ranks[number] for number in range(len(stages))]),
+        "order": code(passes),
+        "layer_list": code([(stage["first_layer"], stage["last_layer"]) for stage in stages]),
+        "rank_list": code([ranks[number] for number in range(len(stages))]),
     }
 
 
