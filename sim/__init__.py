@@ -6,12 +6,14 @@
 >>> sim.sweep("sd21", gpus=64).frame()
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_layers_model
 from profiles.errors import DeadlockError, InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
-from sim import plots
 from sim.api import calibrate, run, schedule, sweep
 from sim.inputs.experiments import load_experiment
 from sim.launching.launch import launch
@@ -19,6 +21,17 @@ from sim.report.comparisons import compare
 from sim.report.listings import clusters, devices, models, stacks, strategies
 from sim.report.views import Result, Sweep
 from strategies.scenario import Scenario
+
+if TYPE_CHECKING:
+    from sim import plots
+else:
+
+    def __getattr__(name):  # noqa: ANN001, ANN202
+        """Import the plots once they are used: matplotlib takes long."""
+        if name != "plots":
+            raise AttributeError(f"module 'sim' has no attribute '{name}'")
+        return import_module("sim.plots")
+
 
 __all__ = [
     "DeadlockError",

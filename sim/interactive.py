@@ -12,7 +12,6 @@ from sim.api import run
 from sim.outcomes.results import Result
 from sim.report.numbers import milliseconds, sample_words
 from sim.report.plots.charts import speed
-from sim.report.plots.interactive import trace_figure
 from strategies.registry import class_of, strategy_named
 
 
@@ -94,6 +93,8 @@ class Dials:
 
     def update(self, _change: object = None) -> None:
         """Run what the dials say, and draw it."""
+        from sim.report.plots.interactive import trace_figure
+
         arguments, before = self.arguments, self.result
         for name, dial in self.dials.items():
             dial.disabled = name not in arguments

@@ -7,7 +7,6 @@ from typing import Any, Final
 from profiles.errors import InputError
 from profiles.measuring.tables import grouped
 from sim.report.plots import charts
-from sim.report.plots.chart import Chart
 from validate.published.ledger import NEAR, Ledger, independent_errors, near
 from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
 
@@ -34,12 +33,12 @@ def _drawable(one: Record) -> bool:
     return one.row.task == TASKS[0] or (one.row.quantity == LATENCY and not start)
 
 
-def plot_published(ledger: Ledger) -> Chart:
+def plot_published(ledger: Ledger) -> charts.Chart:
     """Predicted against published numbers by source; hollow ones are not independent, the band is 15 % each way."""
     panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
-    figure = Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
+    figure = charts.Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
     for number, (task, records) in enumerate(panels, start=1):
         _draw(figure.add_subplot(1, len(panels), number), *TITLES[task], records)
     return figure

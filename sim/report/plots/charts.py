@@ -4,21 +4,21 @@ Figures are made without ``pyplot``: no global state, no display needed, and not
 Colours are those of Okabe and Ito, which the colour-blind tell apart; those of strategies stand in ``looks``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from math import isfinite
 from os import PathLike
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from profiles.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
@@ -42,6 +42,20 @@ ChartRow = Mapping[str, Any]
 """A result under its public keys."""
 
 
+class Chart(Figure):
+    """A figure that a notebook displays although ``pyplot`` never saw it."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Save with TrueType fonts in PDF, which journals ask for, and with reproducible names in SVG."""
+        with mpl.rc_context({"svg.hashsalt": "diffusim", "pdf.fonttype": 42, "ps.fonttype": 42}):
+            super().savefig(*args, **kwargs)
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", dpi=150)
+        return buffer.getvalue()
+
+
 def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure in the format of the path's ending; the same figure gives the same bytes.
 
@@ -61,10 +75,6 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
 
 def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
     """Return an empty figure of so many inches and its axes; or the caller's axes and their figure."""
-    from matplotlib.axes import Axes
-
-    from sim.report.plots.chart import Chart
-
     if ax is not None and not isinstance(ax, Axes):
         raise InputError(f"ax is a {type(ax).__name__}, must be one pair of matplotlib's Axes")
     axes = ax or Chart(figsize=(width, height), layout="constrained").add_subplot()
@@ -88,8 +98,6 @@ def add_legend(
     axes: Axes, beside: Literal["right", "below"], handles: Sequence[Artist] | None = None
 ) -> None:
     """Write a legend beside or below the axes: of a chart into its margin; by default of all that has a label."""
-    from sim.report.plots.chart import Chart
-
     figure, entries = _figure_of(axes), handles or axes.get_legend_handles_labels()[0]
     look: dict[str, Any] = {"handles": entries, "frameon": False}
     if not isinstance(figure, Chart):  # nothing makes room outside
@@ -143,8 +151,6 @@ def is_finite(value: object) -> bool:
 
 def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with plain numbers at its ticks."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
-
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))

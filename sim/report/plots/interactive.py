@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
 
 from profiles.units import GIB, MILLISECOND, FloatArray
 from sim.explore.points import Point
@@ -30,8 +32,6 @@ from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Trace
 
-Figure = Any
-"""A figure of Plotly, which has no types."""
 NAMES: Final = (
     "circle square diamond triangle-up triangle-down cross triangle-left x triangle-right star pentagon hexagon"
     " diamond-tall"
@@ -60,10 +60,8 @@ Box = tuple[int, float, float, str]
 """Device, start, end and words of a bar."""
 
 
-def trace_figure(trace: Trace) -> Figure:
+def trace_figure(trace: Trace) -> go.Figure:
     """Return the timeline of all devices, and below it the memory of the fullest over the same time."""
-    from plotly.subplots import make_subplots
-
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.05, row_heights=[0.6, 0.4])
     figure.add_traces(_timeline_bars(trace), rows=1, cols=1)
     figure.add_traces(_memory_areas(trace), rows=2, cols=1)
@@ -111,10 +109,8 @@ def _timeline_bars(trace: Trace) -> list[Any]:
 
 def _bars(trace: Trace, name: str, colour: str, boxes: Sequence[Box], **more: Any) -> Any:  # noqa: ANN401
     """Return bars of Plotly; those that are wide have a white edge."""
-    from plotly.graph_objects import Bar as Bars
-
     widths = [0.5 * (end - start > NARROW * trace.end_s) for _, start, end, _ in boxes]
-    return Bars(
+    return go.Bar(
         name=name,
         orientation="h",
         base=[start / MILLISECOND for _, start, _, _ in boxes],
@@ -139,8 +135,6 @@ def _words(bar: Bar) -> str:
 
 def _memory_areas(trace: Trace) -> list[Any]:
     """Return the memory of the fullest device over time, by kind, stacked."""
-    from plotly.graph_objects import Scatter
-
     fullest = int(np.argmax([curve.peak_bytes for curve in memory_curves(trace)]))
     times_s, by_role = memory_kinds(trace, fullest)
     kinds: dict[str, FloatArray] = {}
@@ -150,7 +144,7 @@ def _memory_areas(trace: Trace) -> list[Any]:
     kept = _kept(times_s, np.sum(list(kinds.values()), axis=0))
     steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
     return [
-        Scatter(
+        go.Scatter(
             name=kind, mode="lines", stackgroup="memory", line={"shape": "hv", "width": 0.5},
             x=times_s[kept] / MILLISECOND, y=kinds[kind][kept] / GIB,
             hovertemplate=f"GPU {fullest}, %{{y:.2f}} GiB",
@@ -169,14 +163,11 @@ def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
     return np.unique(np.concatenate([[0], order[first], [len(times_s) - 1]]))
 
 
-def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
+def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
-    from plotly.graph_objects import Figure as Empty
-    from plotly.graph_objects import Scatter, Scattergl
-
     points = [point for sweep in sweeps for point in sweep.ranked() if point.result is not None]
     info, values = plot_sweep_info(row for sweep in sweeps for row in rows(sweep)), tried(points)
-    figure, kind = Empty(layout=_layout(height=520)), Scattergl if len(points) > MANY else Scatter
+    figure, kind = go.Figure(layout=_layout(height=520)), go.Scattergl if len(points) > MANY else go.Scatter
     places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
     for name in info.strategies:
         numbers = [number for number, point in enumerate(points) if point.name == name]
@@ -231,12 +222,10 @@ def _point_words(point: Point, values: Tried) -> str:
     return "<br>".join(filter(None, words))
 
 
-def scaling_figure(scaling: Scaling) -> Figure:
+def scaling_figure(scaling: Scaling) -> go.Figure:
     """Return the speed per GPU of each strategy over the numbers of GPUs, with the knee."""
-    from plotly.graph_objects import Figure as Empty
-
     info = plot_scaling_info(scaling, "num_gpus")
-    figure = Empty(layout=_layout(height=360))
+    figure = go.Figure(layout=_layout(height=360))
     for name, speeds in info.speeds.items():
         colour, marker = strategy_look(name)
         look = {"line": {"color": colour}, "marker": {"symbol": SYMBOLS[marker], "size": 9}}

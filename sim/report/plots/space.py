@@ -1,13 +1,16 @@
 """The design space: which strategy wins where, how throughput scales with one of its axes, and bubble ratios."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 
 from profiles.errors import InputError, shown
 from sim.outcomes.tasks import TASKS
@@ -15,10 +18,6 @@ from sim.report.plots import charts
 from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 from strategies.registry import baselines, class_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TIE_HATCH: Final = "///"
 
@@ -140,8 +139,6 @@ def plot_winners(
         baseline: the strategy that the lead is over.
         ax: axes to draw on; by default those of a new figure.
     """
-    from matplotlib.patches import Patch
-
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
     lines = [cell.splitlines() for cells in words for cell in cells]
@@ -168,9 +165,6 @@ def plot_winners(
 
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
     """Draw a cell, hatched where its winner is tied, and its words on a ground that hatching spares."""
-    from matplotlib.colors import to_rgb
-    from matplotlib.patches import Rectangle
-
     face = charts.IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
     look: dict[str, Any] = {"edgecolor": "white", "linewidth": 2.0}
     axes.add_patch(
@@ -295,8 +289,6 @@ def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) 
 
     Source: DiffusionPipe, Figure 4.
     """
-    import matplotlib as mpl
-
     info = plot_bubble_ratios_info(rows)
     figure, axes = charts.chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
     percent = 100 * np.array(info.ratios, dtype=float)

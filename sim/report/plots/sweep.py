@@ -1,10 +1,11 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log2
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from profiles.errors import InputError
 from profiles.units import GIB
@@ -12,10 +13,6 @@ from sim.explore.sweep import pareto_front
 from sim.report.plots import charts
 from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 NEAR: Final = 0.6
 """Share of a device's memory from which on points are near it."""

@@ -1,13 +1,17 @@
 """One trace over time: a Gantt chart with its idle spans and collectives, and the memory of its devices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
@@ -20,11 +24,6 @@ from sim.report.plots import charts
 from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
 COLOURS: Final = {
     "forward": "#0072B2",
@@ -61,9 +60,6 @@ class Kind(NamedTuple):
 
 def bar_kinds(bars: Iterable[Bar]) -> list[Kind]:
     """Return the bars that take time by kind; a step of a sampler with a single patch is one of the whole image."""
-    import matplotlib as mpl
-    from matplotlib.colors import to_hex
-
     bars = [bar for bar in bars if bar.duration_s > 0]
     patches: dict[int, set[int]] = {}
     for bar in bars:
@@ -151,13 +147,11 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
         title: of the figure.
         columns: charts that stand in a row.
     """
-    from sim.report.plots.chart import Chart
-
     infos = plot_timelines_info(traces)
     lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
     end_s = max(info.end_s for info in infos.values())
     height = 0.9 + lines * (0.75 + max(0.1, min(0.3, 4 / devices)) * devices)
-    figure = Chart(figsize=(14.0, height), layout="constrained")
+    figure = charts.Chart(figsize=(14.0, height), layout="constrained")
     entries: dict[str, Patch] = {}
     for number, (name, info) in enumerate(infos.items(), start=1):
         _, axes = charts.chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
@@ -171,8 +165,6 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
 
 def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -> list[Patch]:
     """Draw idle spans, ops and collectives on a chart of so much time and so many rows; return its legend."""
-    from matplotlib.patches import Patch
-
     foot, entries = 0.2 if info.collectives else 0.42, list[Patch]()
     frozen = "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"
     idle = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
@@ -213,8 +205,6 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
 
 def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa: ANN401
     """Draw rectangles; their times are given in seconds and drawn in milliseconds."""
-    from matplotlib.collections import PolyCollection
-
     corners = [
         [(left * 1e3, top), (right * 1e3, top), (right * 1e3, bottom), (left * 1e3, bottom)]
         for left, right, top, bottom in boxes
@@ -224,8 +214,6 @@ def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa:
 
 def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
     """Return a colour, lighter for later stages of the same device, but never as light as idle time."""
-    from matplotlib.colors import to_rgb
-
     share = 0.65 * (1.0 - 0.55**chunk)
     red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
     return red, green, blue
@@ -266,8 +254,6 @@ def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
 
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """Return the memory of each device over one iteration, as steps."""
-    import matplotlib as mpl
-
     trace = plot_trace(trace)
     info = plot_memory_info(trace)
     figure, axes = charts.chart(10.0, 4.6, ax)
