@@ -6,10 +6,6 @@
 from sim.interactive import Dials
 from sim.report.plots.charts import save_figure
 from sim.report.plots.space import (
-    BubbleRatioInfo,
-    ScalingInfo,
-    Winner,
-    WinnersInfo,
     plot_bubble_ratios,
     plot_bubble_ratios_info,
     plot_scaling,
@@ -17,10 +13,8 @@ from sim.report.plots.space import (
     plot_winners,
     plot_winners_info,
 )
-from sim.report.plots.sweep import SweepInfo, SweepPoint, plot_sweep, plot_sweep_info
+from sim.report.plots.sweep import plot_sweep, plot_sweep_info
 from sim.report.plots.timeline import (
-    MemoryInfo,
-    TimelineInfo,
     plot_memory,
     plot_memory_info,
     plot_timeline,
@@ -30,15 +24,7 @@ from sim.report.plots.timeline import (
 )
 
 __all__ = [
-    "BubbleRatioInfo",
     "Dials",
-    "MemoryInfo",
-    "ScalingInfo",
-    "SweepInfo",
-    "SweepPoint",
-    "TimelineInfo",
-    "Winner",
-    "WinnersInfo",
     "plot_bubble_ratios",
     "plot_bubble_ratios_info",
     "plot_memory",

@@ -16,6 +16,8 @@ from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
 from sim.report.plots.charts import scale_logarithmically
+from sim.report.plots.space import BubbleRatioInfo, ScalingInfo, Winner, WinnersInfo
+from sim.report.plots.sweep import SweepPoint
 from sim.report.plots.timeline import bar_kinds
 from strategies.plans.actions import parse_action
 from strategies.registry import make_sampler, make_strategy
@@ -128,9 +130,7 @@ def test_bubble_ratios_stand_by_stages_and_micro_batches():
         result(pipeline_degree=2, micro_batches=8, ratio=0.1),
         result(pipeline_degree=4, micro_batches=8, ratio=0.3),
     ]
-    assert plots.plot_bubble_ratios_info(rows) == plots.BubbleRatioInfo(
-        [2, 4], [2, 8], [[None, 0.1], [0.6, 0.3]]
-    )
+    assert plots.plot_bubble_ratios_info(rows) == BubbleRatioInfo([2, 4], [2, 8], [[None, 0.1], [0.6, 0.3]])
     figure = plots.plot_bubble_ratios(rows, "1F1B")
     assert texts(figure) == ["-", "10.0", "60.0", "30.0"]
     assert title(figure) == "1F1B"
@@ -150,7 +150,7 @@ def test_the_pareto_front_holds_what_no_fitting_point_beats():
     info = plots.plot_sweep_info(rows)
     assert [point.strategy for point in info.points] == ["a", "b", "c", "d", "e"]
     assert [point.strategy for point in info.front] == ["b", "a"]
-    assert info.points[4] == plots.SweepPoint("e", 9 * GIB, 99.0, False)
+    assert info.points[4] == SweepPoint("e", 9 * GIB, 99.0, False)
 
 
 def drawn(strategy, memory_gib, latency_s, num_gpus=1, fits=True, batch_size=1):
@@ -209,12 +209,12 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
         best("spp", 8, 3.0, batch_size=32),
         best("ddp", 16, 0.0, batch_size=32, status="infeasible"),
     ]
-    assert plots.plot_winners_info(rows, "num_gpus", "batch_size") == plots.WinnersInfo(
+    assert plots.plot_winners_info(rows, "num_gpus", "batch_size") == WinnersInfo(
         down=[32, 64],
         across=[8, 16],
         winners=[
-            [plots.Winner("spp", 3.0, None), None],
-            [plots.Winner("ddp", 6.0, 0.0), plots.Winner("spp", 12.5, 0.25)],
+            [Winner("spp", 3.0, None), None],
+            [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
         ],
         baselines=("ddp",),
         unit="samples",
@@ -234,9 +234,7 @@ def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
     ]
     rows = [{"resolution": "1024"} | row for row in rows]
     info = plots.plot_winners_info(rows, "resolution", "model", "single")
-    assert info.winners == [
-        [plots.Winner("usp", 1.0, None, ("ulysses", "ring")), plots.Winner("usp", 1 / 3.0, None)]
-    ]
+    assert info.winners == [[Winner("usp", 1.0, None, ("ulysses", "ring")), Winner("usp", 1 / 3.0, None)]]
     assert (info.strategies, info.unit) == (["usp"], "images")
     figure = plots.plot_winners(rows, "resolution", "model")
     assert texts(figure) == [
@@ -267,7 +265,7 @@ def test_scaling_is_the_throughput_per_gpu_of_the_best_of_each_strategy():
         best("ddp", 8, 160.0),
         best("gpipe", 8, 0.0, status="infeasible"),
     ]
-    assert plots.plot_scaling_info(rows, "num_gpus") == plots.ScalingInfo(
+    assert plots.plot_scaling_info(rows, "num_gpus") == ScalingInfo(
         [8, 16], {"ddp": [20.0, 15.0], "spp": [11.0, None]}
     )
     figure = plots.plot_scaling(rows, "num_gpus", "Toy")

@@ -19,13 +19,11 @@ Tried = Mapping[str, Mapping[str, Collection[Any]]]
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
     """Return the values of parameters among points, by strategy and parameter, with ``checkpointing`` if tried."""
     values: dict[str, dict[str, set[Any]]] = {}
-    seen: dict[int, object] = {}  # those that were tried again with checkpointing have the same strategy
     for point in points:
         if point.checkpointing is not None:
             values.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
-        if seen.setdefault(id(point.strategy), point) is point:
-            for key, value in point.parameters.items():
-                values.setdefault(point.name, {}).setdefault(key, set()).add(value)
+        for key, value in point.parameters.items():
+            values.setdefault(point.name, {}).setdefault(key, set()).add(value)
     return values
 
 

@@ -1,7 +1,7 @@
 """Frames: the rows of a sweep as JSON objects and as a table in a file."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,44 +32,28 @@ def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[st
 
 
 def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
+    """Yield the points of a sweep; a key without a value is left out."""
     ranked, inputs, twins = sweep.ranked(), inputs_of(sweep.scenario), sweep.twins()
     best = {point.name: point for point in reversed(ranked)}
     ties = set(map(id, (sweep.best_point(), *sweep.ties())))
-    for point in ranked:
-        if not best_of_each or best[point.name] is point:
-            twin = twins.get(id(point))
-            yield row(
-                sweep, point, inputs, tie=id(point) in ties, same_as=None if twin is None else twin.name
-            )
-
-
-def row(
-    sweep: Sweep, point: Point, inputs: Mapping[str, str], *, tie: bool = False, same_as: str | None = None
-) -> dict[str, Any]:
-    """Return a point under the public keys; a key without a value is left out.
-
-    Args:
-        sweep: the sweep.
-        point: one of its points.
-        inputs: the hashes of the inputs of the sweep.
-        tie: whether it is the best, or ties with it.
-        same_as: a strategy with a better point of the same result.
-    """
-    simulated = point.status == "simulated"
-    body = _unsimulated(sweep, point) if point.result is None else point.result.to_json()
-    more = {
-        "bound_s": point.bound_s if point.status == "bounded" else None,
-        "reason": point.reason,
-        "tie": tie if simulated else None,
-        "same_as": same_as,
-        "relief": point.checkpointing,
-        "seamless": point.recommended,
-        "recommended": point.recommended,
-        "runs_in": list(starters(point, sweep.scenario)),
-    }
     absent = TASKS[sweep.scenario.task].absent
-    known = {key: value for key, value in more.items() if value is not None and key not in absent}
-    return {"status": point.status} | body | {"inputs": dict(inputs)} | known
+    for point in ranked:
+        if best_of_each and best[point.name] is not point:
+            continue
+        body = _unsimulated(sweep, point) if point.result is None else point.result.to_json()
+        twin = twins.get(id(point))
+        more = {
+            "bound_s": point.bound_s if point.status == "bounded" else None,
+            "reason": point.reason,
+            "tie": id(point) in ties if point.status == "simulated" else None,
+            "same_as": None if twin is None else twin.name,
+            "relief": point.checkpointing,
+            "seamless": point.recommended,
+            "recommended": point.recommended,
+            "runs_in": list(starters(point, sweep.scenario)),
+        }
+        known = {key: value for key, value in more.items() if value is not None and key not in absent}
+        yield {"status": point.status} | body | {"inputs": dict(inputs)} | known
 
 
 def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:

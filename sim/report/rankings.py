@@ -112,12 +112,11 @@ def _chosen(
 
 def _named(sweep: Sweep, points: Sequence[Point]) -> list[str]:
     """Return the strategies of points, with those of the same result."""
-    names = {point.identity: [point.name] for point in points}
-    alike = {identity and identity[1:]: its_names for identity, its_names in names.items()}
-    for point in sweep.points:
-        if (identity := point.identity) is not None and identity not in names:
-            alike.get(identity[1:], []).append(point.name)
-    return [" = ".join(dict.fromkeys(names[point.identity])) for point in points]
+    names, twins = {id(point): [point.name] for point in points}, sweep.twins()
+    for point in sweep.ranked():
+        if (same := twins.get(id(point))) is not None:
+            names.get(id(same), []).append(point.name)
+    return [" = ".join(names[id(point)]) for point in points]
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:

@@ -24,7 +24,7 @@ from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.changes import swept
 from sim.report.numbers import duration, plain, unit_of
-from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
+from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
 from strategies.plans.traces import Trace
@@ -98,7 +98,6 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
         *_wire_reasons(main, account.wire),
         *_slowed_reason(main, account.slowed, result),
         *_idle_reason(strategy, scenario, result, account.idle),
-        *_encoding_reason(strategy, scenario, main),
     )
     busy = (
         f"GPUs compute {account.compute - account.slowed:.0%} of the time; nothing else takes a tenth of it"
@@ -235,20 +234,6 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
     stages = {gpus for gpus in devices if gpus[0] < first_job[1].workload.num_gpus}
     if len(stages) > 1:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
-
-
-def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, main: Replayed) -> Iterator[str]:
-    """Yield the share of the time in which GPUs of a team encode the same samples, each for itself."""
-    team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
-    if scenario.task != "train" or team == 1:
-        return
-    part = main()
-    ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
-    encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
-    if encoded_s:
-        share = encoded_s / part.measures.duration_s
-        both = "both" if team == 2 else f"all {team}"
-        yield f"{both} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
 
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:

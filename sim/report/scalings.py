@@ -18,7 +18,7 @@ from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 LEAST_MORE: Final = 0.01
 """Share of the GPU time from which on a part of its growth is shown."""
 NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
-MORE: Final = "More: .frame(), .steps_frame(), .plot(), .write_report('report.html')"
+MORE: Final = "More: .frame(), .steps, .plot(), .write_report('report.html')"
 
 
 def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:

@@ -205,12 +205,6 @@ class Scaling(_Swept, scaling.Scaling):
 
         return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
 
-    def steps_frame(self) -> "DataFrame":
-        """Return the best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
-        return frame_of(
-            {**s.result.to_json(), "efficiency": s.efficiency, "gain": s.gain} for s in self.steps
-        )
-
     def write_report(self, path: str | Path) -> None:
         """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network."""
         write_sweep_report(self.sweeps, Path(path))

@@ -114,12 +114,11 @@ def _sweep_point(row: charts.ChartRow) -> SweepPoint:
 
 def _band(row: charts.ChartRow, speed: float) -> tuple[float, float] | None:
     """Band of the latency, or of the throughput."""
-    if all(charts.is_finite(row.get(key)) for key in ("latency_s_low", "latency_s_high")):
-        return row["latency_s_low"], row["latency_s_high"]
-    if all(charts.is_finite(row.get(key)) for key in ("iteration_s_low", "iteration_s", "iteration_s_high")):
-        whole_s = row["iteration_s"]
-        return speed * whole_s / row["iteration_s_high"], speed * whole_s / row["iteration_s_low"]
-    return None
+    key = "latency_s" if "latency_s" in row else "iteration_s"
+    if not all(charts.is_finite(row.get(name)) for name in (key, f"{key}_low", f"{key}_high")):
+        return None
+    low, high = row[f"{key}_low"], row[f"{key}_high"]
+    return (low, high) if key == "latency_s" else (speed * row[key] / high, speed * row[key] / low)
 
 
 def plot_sweep(
