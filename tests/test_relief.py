@@ -55,7 +55,7 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     with pytest.raises(InfeasibleError):
         _ = swept("16GiB", checkpointing="none").best
     verdict, point = found.verdict, found.best_point()
-    assert f"checkpointing {point.checkpointing}" in verdict.how
+    assert f"checkpointing {point.checkpointing}" in verdict.lines[0][1]
     assert f"{point.checkpointing} checkpointing" in verdict.best.title
     assert (verdict.changes[0].name, verdict.changes[0].strategy) == ("no checkpointing", None)
     assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(point.result)

@@ -10,9 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, load_stack
-from sim.explore.answers import bounds_of, outcome_of, take_bounds, take_outcome
 from sim.explore.legality import within
-from sim.explore.points import Candidate, Point, find_points
+from sim.explore.points import Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
@@ -207,8 +206,7 @@ def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: 
 def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], first: Point) -> Change:
     """Return a change from the answer before it to the best of points after it."""
     scenario = variation.scenario
-    objective = objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective
-    again = swept(sweep, points, scenario, objective)
+    again, answer = swept(sweep, points, scenario, sweep.objective), first.candidate(scenario)
     ranked = [point for point in again.ranked() if point.status == "simulated"]
     if not ranked:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
@@ -227,16 +225,8 @@ def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], f
         memory=best.result.peak_memory_bytes / held if (held := first.result.peak_memory_bytes) else 1.0,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
-        fits=not any(_lacks_memory(point, first) for point in again.points),
+        fits=not any(p.kind == OUT_OF_MEMORY and p.candidate(scenario) == answer for p in again.points),
     )
-
-
-def _lacks_memory(point: Point, answer: Point) -> bool:
-    """Return whether a point is an answer under a changed question, where it lacks memory."""
-    assert answer.result is not None
-    gpus = answer.result.num_gpus
-    there = point.strategy, point.num_gpus or gpus, point.checkpointing
-    return point.kind == OUT_OF_MEMORY and there == (answer.strategy, gpus, answer.checkpointing)
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
@@ -249,21 +239,7 @@ def fastest_of(sweep: Sweep) -> Result | None:
 def swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objective: str) -> Sweep:
     """Return a sweep of the recommended points over a scenario, with the exact best of each strategy."""
     good = [point for point in points if point.recommended]
+    objective = objectives(scenario)[0] if objective == "pareto" else objective
     again = replace(sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False)
     run_sweep(again, workers=1)
-    return again
-
-
-def bounded(question: Candidate, scenario: AnyScenario) -> Point:
-    """Return a point with its bounds."""
-    strategy, gpus, checkpointing = question
-    point = Point(strategy, strategy.name, num_gpus=gpus, checkpointing=checkpointing)
-    take_bounds(point, bounds_of(question, scenario), scenario.cluster.device.memory_bytes)
-    return point
-
-
-def simulated_again(point: Point, scenario: AnyScenario) -> Point:
-    """Return a point in another scenario; without a result where it does not exist."""
-    again = replace(point, result=None)
-    take_outcome(again, outcome_of(point.candidate(scenario), scenario))
     return again

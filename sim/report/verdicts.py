@@ -14,7 +14,7 @@ from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
 from sim.report.blocks import Line, Panel, html, markdown, text
 from sim.report.changes import Change, changes_asked, fastest_of
-from sim.report.descriptions import fairness, how, tried
+from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import duration, sample_words
 from sim.report.reasons import Account, account_of_best
 from sim.report.results import command_of, image_groups, origin_lines, result_lines, trust_in
@@ -32,16 +32,14 @@ class Verdict:
         title: the question in words.
         objective: the ranking criterion.
         best: the recommended result.
-        how: the parameters of the best in words, those that the sweep varied.
         account: where its time goes, and why.
         runner_up: the best of another strategy; None where there is none.
-        runner_up_how: its parameters.
         ties: points of each strategy, of those simulated, that tie with the best.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
         changes: single changes of the question, and the answers then.
+        tried: the values of parameters that the sweep looks at; those that it varied are named.
         fair: a remark on how fairly points compare; empty where each strategy has its best partition.
         fastest: the fastest point, where memory is ranked by; else None.
-        fastest_how: its parameters.
         runs_in: the runtimes that run the best.
         runnable: where no runtime runs the best, the best point that one runs; None where there is none.
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
@@ -54,16 +52,14 @@ class Verdict:
     title: str
     objective: str
     best: Result
-    how: str
     account: Account
     runner_up: Result | None
-    runner_up_how: str
     ties: Mapping[str, int]
     relieved: Mapping[str, str]
     changes: tuple[Change, ...]
+    tried: Tried
     fair: str
     fastest: Result | None = None
-    fastest_how: str = ""
     runs_in: tuple[str, ...] = ()
     runnable: Runnable | None = None
     copies: int = 1
@@ -97,7 +93,7 @@ class Verdict:
 
     def _best_lines(self) -> Iterator[Line]:
         """Yield the best, with its time and memory."""
-        yield self.best_word, self._named(self.best, self.how)
+        yield self.best_word, self._named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         yield from result_lines(self.best, self.account)
         if self.copies > 1:
@@ -122,11 +118,12 @@ class Verdict:
         yield from origin
         yield from (("note", words) for words in (self.fair, self.note) if words)
 
-    def _named(self, result: Result, parameters: str) -> str:
+    def _named(self, result: Result, parameters: str | None = None) -> str:
         """A point by its strategy and parameters, with its GPUs where best and runner-up do not take all alike."""
         alike = self.copies == 1 and (self.runner_up is None or self.runner_up.num_gpus == self.best.num_gpus)
         where = "" if alike else f"on {counted(result.num_gpus, 'GPU')}"
-        return ", ".join(filter(None, (result.strategy, parameters, where)))
+        words = how(result, self.tried) if parameters is None else parameters
+        return ", ".join(filter(None, (result.strategy, words, where)))
 
     def _ties_words(self) -> str:
         """Return the ties that are not named already, those together that recompute the same."""
@@ -145,11 +142,7 @@ class Verdict:
         than, others = "a tie" if runnable.tie else self._worse_words(runnable.times), ""
         if runnable.times < 1:
             than += " by parameters that this sweep holds fixed"
-        if runnable.unsure:
-            than = than if runnable.tie else f"at most {than}"
-            better = "better" if self.objective in RANKED_BY else "faster"
-            others = f"; --runtime {' or '.join(runnable.unsure)} may find a {better} one"
-        elif runnable.others:
+        if runnable.others:
             others = f"; --runtime {' or '.join(runnable.others)} finds the best that it runs"
         named, took = self._named(runnable.result, runnable.how), self._took_words(runnable.result)
         return f"{named}: {took}, {than}, runs in {', '.join(runnable.runs_in)}{others}"
@@ -170,14 +163,14 @@ class Verdict:
         ratio = fastest.samples_per_s / self.best.samples_per_s
         if ratio <= 1:
             return "the same: no other point is faster"
-        named = ", ".join(filter(None, (fastest.strategy, self.fastest_how)))
-        return f"{named}: {ratio:.1f} x as fast, {duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
+        took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
+        return f"{self._named(fastest)}: {ratio:.1f} x as fast, {took}"
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
             return f"none: no other strategy of this sweep has a point that fits{where}"
-        took = f"{self._named(self.runner_up, self.runner_up_how)}: {self._took_words(self.runner_up)}"
+        took = f"{self._named(self.runner_up)}: {self._took_words(self.runner_up)}"
         if self.objective == "memory":
             return took
         times = self.best.samples_per_s / self.runner_up.samples_per_s
@@ -305,20 +298,18 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         title=sweep.title,
         objective=sweep.objective,
         best=sweep.result_of(best),
-        how=how(best.result, values),
         account=account,
         runner_up=None if other is None else other.result,
-        runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=tuple(answers),
+        tried=values,
         fair=fairness(sweep.points) or _one_copy_words(sweep),
         runs_in=runs_in,
         runnable=runnable,
         copies=sweep.copies(best),
         same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
         fastest=fastest,
-        fastest_how="" if fastest is None else how(fastest, values),
         note=note,
     )
 
