@@ -112,11 +112,11 @@ def _chosen(
 
 def _named(sweep: Sweep, points: Sequence[Point]) -> list[str]:
     """Return the strategies of points, with those of the same result."""
-    names, twins = {id(point): [point.name] for point in points}, sweep.twins()
+    twins, names = sweep.twins(), dict[int, list[str]]()
     for point in sweep.ranked():
-        if (same := twins.get(id(point))) is not None:
-            names.get(id(same), []).append(point.name)
-    return [" = ".join(names[id(point)]) for point in points]
+        names.setdefault(id(twins.get(id(point), point)), []).append(point.name)
+    alike = ([point.name, *names[id(twins.get(id(point), point))]] for point in points)
+    return [" = ".join(dict.fromkeys(one)) for one in alike]
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:

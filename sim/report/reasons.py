@@ -22,7 +22,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
-from sim.report.changes import swept
+from sim.report.changes import COMPILED, swept
 from sim.report.numbers import duration, plain, unit_of
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network
@@ -39,7 +39,6 @@ LEAST_TOLD: Final = 1e-4
 """Share of the time from which on a difference is a reason."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on a slowdown by collectives is a reason."""
-COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """Remedy where the host is behind."""
 

@@ -10,7 +10,7 @@ from sim.explore.scaling import PAYS, Scaling, Step
 from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, print_blocks
 from sim.report.descriptions import how, tried
 from sim.report.numbers import sample_words
-from sim.report.rankings import legend, memory_column, time_columns
+from sim.report.rankings import HOW, legend, memory_column, time_columns
 from sim.report.reasons import Account, fewer_reason
 from sim.report.results import account_in
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
@@ -118,7 +118,7 @@ def table_of(scaling: Scaling) -> Table:
     columns = [
         Column("GPUs", [f"{step.gpus}{' knee' if step == knee else ''}" for step in steps]),
         Column("strategy", [result.strategy for result in results], words=True),
-        Column("how", [how(result, values) for result in results], 2, words=True, widest=18),
+        Column("how", [how(result, values) for result in results], 2, words=True, widest=HOW),
         *([Column("copies", copies, 1)] if set(copies) - {"1"} else []),
         *time_columns(results),
         Column(f"{unit_of(scaling)}\nper s", [f"{step.samples_per_s:,.4g}" for step in steps]),

@@ -52,7 +52,7 @@ class Chart(Figure):
 
     def _repr_png_(self) -> bytes:
         buffer = BytesIO()
-        self.savefig(buffer, format="png", dpi=150)
+        self.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
         return buffer.getvalue()
 
 

@@ -41,8 +41,6 @@ SYMBOLS: Final = dict(zip(MARKERS, NAMES.split(), strict=True))
 ROW: Final = {"offset": -0.42, "width": 0.62}
 LANE: Final = {"offset": 0.22, "width": 0.18}
 """Places of compute, and of collectives, around the number of a device."""
-MANY: Final = 3000
-"""Points from which on they are drawn by WebGL."""
 MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 MOST_TIMES: Final = 1500
@@ -167,12 +165,12 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
     points = [point for sweep in sweeps for point in sweep.ranked() if point.result is not None]
     info, values = plot_sweep_info(row for sweep in sweeps for row in rows(sweep)), tried(points)
-    figure, kind = go.Figure(layout=_layout(height=520)), go.Scattergl if len(points) > MANY else go.Scatter
+    figure = go.Figure(layout=_layout(height=520))
     places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
     for name in info.strategies:
         numbers = [number for number, point in enumerate(points) if point.name == name]
         texts = [_point_words(points[number], values) for number in numbers]
-        figure.add_trace(kind(**_markers(name, numbers, info), text=texts, hoverinfo="text"))
+        figure.add_scatter(**_markers(name, numbers, info), text=texts, hoverinfo="text")
     front = [(one.peak_memory_bytes / GIB, info.height(one)) for one in info.front]
     look = {"mode": "lines", "line": {"color": FRONT, "shape": "hv"}, "hoverinfo": "skip"}
     figure.add_scatter(name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], **look)
