@@ -123,12 +123,10 @@ def write(screen: Console, *blocks: Block, wrap: bool = True) -> None:
 
 def text(*blocks: Block, width: int = NARROW, wrap: bool = True) -> str:
     """Blocks as text without colours."""
-    screen = Console(
-        file=StringIO(), width=width, highlight=False, emoji=False, markup=False, color_system=None
-    )
-    with screen.capture() as written:
-        write(screen, *blocks, wrap=wrap)
-    return written.get().rstrip("\n")
+    file = StringIO()
+    screen = Console(file=file, width=width, highlight=False, emoji=False, markup=False, color_system=None)
+    write(screen, *blocks, wrap=wrap)
+    return file.getvalue().rstrip("\n")
 
 
 def _write_panel(screen: Console, panel: Panel) -> None:

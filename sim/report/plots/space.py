@@ -19,6 +19,15 @@ from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 from strategies.registry import baselines, class_of
 
+__all__ = [
+    "plot_bubble_ratios",
+    "plot_bubble_ratios_info",
+    "plot_scaling",
+    "plot_scaling_info",
+    "plot_winners",
+    "plot_winners_info",
+]
+
 TIE_HATCH: Final = "///"
 
 

@@ -14,6 +14,8 @@ from sim.report.plots import charts
 from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 
+__all__ = ["plot_sweep", "plot_sweep_info"]
+
 NEAR: Final = 0.6
 """Share of a device's memory from which on points are near it."""
 BEST_COLOUR: Final = "#0072B2"

@@ -25,6 +25,15 @@ from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
 
+__all__ = [
+    "plot_memory",
+    "plot_memory_info",
+    "plot_timeline",
+    "plot_timeline_info",
+    "plot_timelines",
+    "plot_timelines_info",
+]
+
 COLOURS: Final = {
     "forward": "#0072B2",
     "extra forward": "#56B4E9",
