@@ -1,6 +1,6 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
@@ -172,22 +172,16 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     return [*kept.values(), *sorted(others, key=lambda point: point.name not in runtime.rules)]
 
 
-def kept_to(
-    runtime: Runtime,
-    point: Point,
-    scenario: AnyScenario,
-    held: Collection[str] = (RECOMPUTED,),
-) -> Point:
-    """A point whose parameters that a runtime refuses are set to what it allows; those in ``held`` stay as they are."""
+def kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
+    """A point whose parameters that a runtime refuses are set to what it allows."""
     rule, case = runtime.rules.get(point.name), _case(point, scenario)
     if rule is None or case is None:
         return point
-    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name not in held}
+    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name != RECOMPUTED}
     if not changes:
         return point
-    recomputed = changes.pop(RECOMPUTED, point.checkpointing)
     strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var,assignment]
-    return Point(strategy, point.name, num_gpus=point.num_gpus, checkpointing=recomputed)
+    return Point(strategy, point.name, num_gpus=point.num_gpus, checkpointing=point.checkpointing)
 
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:

@@ -87,7 +87,6 @@ def run_sweep(
                     fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
-            sweep.left = [point for point in again if point.status == "bounded"]
 
 
 def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
