@@ -14,10 +14,6 @@ from sim.report.runnable import best_of_each
 PIXART = {"resolution": 512, "steps": 4}
 
 
-def account(result):
-    return account_of(result.source.strategy, result.source.scenario, result)
-
-
 @pytest.fixture(scope="module")
 def hurried():
     return sim.run("pixart", "ulysses", "a100-nvlink-8", 8, **PIXART)
@@ -49,7 +45,7 @@ def test_a_message_is_awaited_on_the_link_that_it_takes(make, devices_per_node, 
 
 
 def test_the_time_in_which_the_host_is_behind_is_none_of_compute(hurried):
-    found = account(hurried)
+    found = account_of(hurried)
     busy, wire, idle = shares(hurried)
     assert (found.wire, found.idle) == (wire, idle)
     assert found.compute + found.host == pytest.approx(busy)
@@ -61,7 +57,7 @@ def test_the_time_in_which_the_host_is_behind_is_none_of_compute(hurried):
 def test_the_step_on_the_host_is_the_hosts_and_not_called_compute():
     asked = {"gpus": 2, "batch_size": 16}
     plain, offloaded = (sim.run("sd21", "ddp", **asked, offload=of) for of in ("none", "optimizer"))
-    found, without = account(offloaded), account(plain)
+    found, without = account_of(offloaded), account_of(plain)
     (step_s,) = {op.duration_s for row in offloaded.trace.plan.ops for op in row if str(op.action) == "0O"}
     assert found.host - step_s / offloaded.iteration_s == pytest.approx(0, abs=0.02)  # and the host keeps up
     assert found.compute < without.compute
@@ -78,11 +74,11 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
         for name in ("l40-pcie-8", "l20-pcie-8")
     )
     assert slow.latency_s > 3 * sound.latency_s
-    assert account(slow).reasons == (
+    assert account_of(slow).reasons == (
         "86% of the time is spent waiting for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the"
         " link's 26",
     )
-    (reason,) = account(sound).reasons
+    (reason,) = account_of(sound).reasons
     assert "each moves 13 GB/s, of the link's 26" in reason
 
 

@@ -84,8 +84,12 @@ def shares(result: Result) -> tuple[float, float, float]:
     return 1 - result.bubble_ratio, wire, result.bubble_ratio - wire
 
 
-def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
-    """Return the account of a point, from its result and some more replays."""
+def account_of(result: Result) -> Account:
+    """Return the account of a result, from some more replays; without the host where its source is not known."""
+    if result.source is None:
+        compute, wire, idle = shares(result)
+        return Account(compute, 0.0, wire, idle)
+    strategy, scenario = result.source.strategy, result.source.scenario
 
     @cache
     def main() -> Part:
@@ -237,9 +241,7 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
     """Return the account of the best point of a sweep, with reasons and those of a runner-up."""
-    result = sweep.result_of(best)
-    assert result.source is not None
-    account = account_of(result.source.strategy, result.source.scenario, result)
+    account = account_of(sweep.result_of(best))
     more = () if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)
     return replace(account, reasons=(*account.reasons, *more, *fewer_reason(sweep, best)))
 
@@ -295,8 +297,7 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
         return
     there = [p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most]
     fastest = swept(sweep, map(replace, there), sweep.scenario, "latency").best_point()
-    if fastest is None or fastest.strategy is None or fastest.result is None:
-        return
-    scenario = fastest.candidate(sweep.scenario).at(sweep.scenario)
-    first, *_ = account_of(fastest.strategy, scenario, fastest.result).reasons
-    yield f"{best.name} on all {most} GPUs takes {duration(fastest.result)}: {first.partition(HELP)[0]}"
+    if fastest is not None:
+        result = sweep.result_of(fastest)
+        first, *_ = account_of(result).reasons
+        yield f"{best.name} on all {most} GPUs takes {duration(result)}: {first.partition(HELP)[0]}"

@@ -15,7 +15,7 @@ from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.frames import flag_value
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
-from sim.report.reasons import Account, account_of, shares
+from sim.report.reasons import Account, account_of
 from strategies.strategy import AnyScenario, Sampler
 
 CELLS: Final = 20
@@ -40,16 +40,8 @@ def panel_of(result: Result) -> Panel:
     lines = [("strategy", result.strategy)]
     if words := ", ".join(f"{key} {flag_value(x)}" for key, x in result.parameters.items() if x is not None):
         lines.append(("with", words))
-    lines += [*result_lines(result, account_in(result)), *_quantities(result), *origin_lines(result)]
+    lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result)]
     return Panel(f"{result.title}, {_question(result)}", lines)
-
-
-def account_in(result: Result) -> Account:
-    """Return the account of a result; without the host where its source is not known."""
-    if result.source is None:
-        compute, wire, idle = shares(result)
-        return Account(compute, 0.0, wire, idle)
-    return account_of(result.source.strategy, result.source.scenario, result)
 
 
 def result_lines(result: Result, account: Account) -> Iterator[Line]:

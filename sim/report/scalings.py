@@ -11,8 +11,7 @@ from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, 
 from sim.report.descriptions import how, tried
 from sim.report.numbers import sample_words
 from sim.report.rankings import HOW, legend, memory_column, time_columns
-from sim.report.reasons import Account, fewer_reason
-from sim.report.results import account_in
+from sim.report.reasons import Account, account_of, fewer_reason
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 
 LEAST_MORE: Final = 0.01
@@ -50,7 +49,7 @@ def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Li
     else:
         return
     result, before_s = sweep.result_of(best), knee.result.gpu_s_per_sample
-    here, there = account.seconds(before_s), account_in(result).seconds(result.gpu_s_per_sample)
+    here, there = account.seconds(before_s), account_of(result).seconds(result.gpu_s_per_sample)
     more = {name: (there[name] - here[name]) / before_s for name in here}
     parts = (name for name in sorted(more, key=lambda one: -more[one]) if abs(more[name]) >= LEAST_MORE)
     where, whole = ", ".join(f"{name} {more[name]:+.0%}" for name in parts), fsum(more.values())

@@ -17,8 +17,8 @@ from sim.report.blocks import html
 from sim.report.frames import bubbles_frame, frame_of, ops_frame, rows
 from sim.report.page import write_run_report, write_sweep_report
 from sim.report.rankings import sweep_html
-from sim.report.reasons import Account
-from sim.report.results import account_in, panel_of
+from sim.report.reasons import Account, account_of
+from sim.report.results import panel_of
 from sim.report.scalings import scaling_html, verdict_at_knee
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.strategy import AnyStrategy
@@ -51,7 +51,7 @@ class Result(results.Result):
     @property
     def account(self) -> Account:
         """Shares of compute, host, wire and idle in the GPUs' time, and ``reasons`` for them in words."""
-        return account_in(self)
+        return account_of(self)
 
     @property
     def experiment(self) -> str:
