@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from making import make_cluster, make_link
+from notation import parse_action
 
 from profiles.architectures.components import Component, Layer, MeasuredTime, Skip
 from profiles.architectures.models import Model
@@ -17,7 +18,6 @@ from profiles.mappings import FrozenMapping
 from profiles.software.stacks import load_stack
 from sim.cli.main import main
 from strategies import registry
-from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from notation import parse_order
 
 from sim.replay.engine import simulate
 from strategies.bounds.critical_path import order_bound
@@ -12,7 +13,7 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.problem import Pass, follow
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
-from strategies.plans.actions import BACKWARD, FORWARD, parse_order
+from strategies.plans.actions import BACKWARD, FORWARD
 from strategies.registry import make_strategy
 
 POINTS = [

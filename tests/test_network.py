@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from notation import parse_action
 
 from profiles.machines.clusters import load_cluster
 from profiles.machines.fabrics import OPERATIONS, Collectives
 from sim.replay.engine import simulate
 from sim.replay.ways import CHUNK_S, MAX_CHUNKS
-from strategies.plans.actions import parse_action
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor

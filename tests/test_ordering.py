@@ -6,6 +6,7 @@ from itertools import pairwise, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from notation import parse_order
 
 from profiles.errors import DeadlockError, InfeasibleError
 from strategies.orders.capacity import fits
@@ -20,7 +21,6 @@ from strategies.orders.problem import (
     wave_positions,
     wave_problem,
 )
-from strategies.plans.actions import parse_order
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=150)
 

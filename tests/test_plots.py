@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from matplotlib.figure import Figure
+from notation import parse_action
 
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
@@ -19,7 +20,6 @@ from sim.report.plots.charts import scale_logarithmically
 from sim.report.plots.space import BubbleRatioInfo, ScalingInfo, Winner, WinnersInfo
 from sim.report.plots.sweep import SweepPoint
 from sim.report.plots.timeline import bar_kinds
-from strategies.plans.actions import parse_action
 from strategies.registry import make_sampler, make_strategy
 
 GIB = 2.0**30

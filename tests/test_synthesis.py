@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from notation import parse_action, parse_order
 
 from profiles.errors import InputError
 from sim.cli.main import main
@@ -15,7 +16,7 @@ from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.pattern import extend
 from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_problem
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
-from strategies.plans.actions import format_order, parse_action, parse_order
+from strategies.plans.actions import format_order
 
 
 class BruteForce:

@@ -1,5 +1,7 @@
 """Timelines of small plans, value by value."""
 
+from notation import parse_action
+
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import (
@@ -10,7 +12,6 @@ from sim.replay.timelines import (
     idle_spans,
     memory_curves,
 )
-from strategies.plans.actions import parse_action
 from strategies.plans.plan import Buffer
 
 

@@ -7,14 +7,12 @@ step 7 on stage 2. Where exchanges cut a pass into pieces, ``2P1@7.3`` and ``0F0
 ``all_to_all#12`` exchange 12 of the run, which stands under this number in the row of each of its devices.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
 from profiles.errors import InputError
-from profiles.machines.fabrics import OPERATIONS
 
 FORWARD: Final = "F"
 BACKWARD: Final = "B"
@@ -89,39 +87,6 @@ class CollectiveAction(NamedTuple):
 
 Entry = Action | Piece | CollectiveAction
 """One word of a row: an action, a piece of one, or a collective."""
-
-
-_WORD = re.compile(
-    r"(?:(?P<stage>\d+)(?P<kind>[FBIWE])(?P<number>\d+)|(?P<on>\d+)P(?P<patch>\d+)@(?P<step>\d+))(?:\.(?P<piece>\d+))?"
-    r"|(?P<stepped>\d+)O|X(?P<component>\d+)\.(?P<layer>\d+):(?P<samples>\d+)"
-    rf"|(?P<operation>{'|'.join(OPERATIONS)})#(?P<at>\d+)"
-)
-
-
-def parse_action(text: str) -> Entry:
-    """Return the action, piece or exchange that a text denotes.
-
-    Raises:
-        InputError: the text is no action.
-    """
-    if not (match := _WORD.fullmatch(text)):
-        raise InputError(
-            f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7, 2P1@7.3,"
-            " all_to_all#12"
-        )
-    parts = {name: value for name, value in match.groupdict().items() if value is not None}
-    operation, kind, piece = parts.pop("operation", ""), parts.pop("kind", ""), parts.pop("piece", None)
-    numbers = [int(value) for value in parts.values()]
-    if operation:
-        return CollectiveAction(operation, *numbers)
-    if "stepped" in parts:
-        return StageAction(numbers[0], OPTIMIZER)
-    if "component" in parts:
-        return FrozenAction(*numbers)
-    action = StageAction(numbers[0], kind, numbers[1]) if kind else PatchAction(*numbers)
-    return action if piece is None else Piece(action, int(piece))
-
-
 Listing = tuple[tuple[Entry, ...], ...]
 """The entries of each device, in order."""
 Order = tuple[tuple[Action, ...], ...]
@@ -146,11 +111,6 @@ def number_pieces(row: Sequence[Action]) -> list[Entry]:
 def format_order(order: Iterable[Iterable[Entry]]) -> str:
     """Return an order as text, one row per device."""
     return "".join(" ".join(map(str, row)) + "\n" for row in order)
-
-
-def parse_order(text: str) -> Listing:
-    """Return the rows of a text; the inverse of ``format_order``."""
-    return tuple(tuple(map(parse_action, line.split())) for line in text.splitlines())
 
 
 def format_torch(order: Iterable[Sequence[Action]]) -> str:

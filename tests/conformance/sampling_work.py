@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 from conformance.checks import Checks
 from conformance.sampling_points import TOLERANCE_S
+from notation import parse_order
 
-from strategies.plans.actions import CollectiveAction, Piece, format_order, parse_order
+from strategies.plans.actions import CollectiveAction, Piece, format_order
 
 check = Checks()
 

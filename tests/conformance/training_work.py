@@ -18,8 +18,9 @@ from conformance.training_points import (
     sums_of,
     trained_of,
 )
+from notation import parse_order
 
-from strategies.plans.actions import FrozenAction, StageAction, format_order, parse_order
+from strategies.plans.actions import FrozenAction, StageAction, format_order
 
 check = Checks()
 
