@@ -3,8 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from profiles.errors import InputError, counted
 from strategies import parameters as fields
@@ -23,17 +24,19 @@ from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
 
+OF_REPLICAS: Final = ("group_size", "optimizer")
+"""Fields that say how stages are replicated; no order depends on them."""
+
 
 @dataclass(frozen=True, slots=True)
 class OrderedPipeline(Strategy):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
-    ``split`` says that backwards come in two parts, ``I`` and ``W``. ``order_fields`` names the fields on which the
-    order and the positions of the stages depend; a subclass does not inherit it, and without it all fields count.
+    ``split`` says that backwards come in two parts, ``I`` and ``W``. The order and the positions of the
+    stages may depend on any field that is not one of ``OF_REPLICAS``.
     """
 
     split: ClassVar[bool] = False
-    order_fields: ClassVar[tuple[str, ...]]
 
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
@@ -123,9 +126,9 @@ class OrderedPipeline(Strategy):
 
     def _order_key(self) -> Hashable:
         """A key that points with the same order share."""
-        cls = type(self)
-        names: tuple[str, ...] | None = vars(cls).get("order_fields")  # a subclass may order by more
-        return self if names is None else (cls, *(getattr(self, name) for name in names))
+        return type(self), *(
+            getattr(self, of.name) for of in dataclass_fields(self) if of.name not in OF_REPLICAS
+        )
 
 
 @lru_cache(maxsize=8)

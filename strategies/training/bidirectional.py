@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from profiles.errors import InfeasibleError
 from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
@@ -23,8 +23,8 @@ class Bidirectional(OrderedPipeline):
     Source: Li and Hoefler, Chimera, 2021; DiffusionPipe, sections 2.2 and 4.2.
     """
 
-    name: ClassVar[str] = "bidirectional"
-    summary: ClassVar[str] = "two directions on the same devices: one backbone (Chimera), or two"
+    name = "bidirectional"
+    summary = "two directions on the same devices: one backbone (Chimera), or two"
 
     def order(self) -> Rows:
         """The forwards and backwards of each position for one backbone."""

@@ -6,7 +6,7 @@ Several backbones are pipelined against one another, as in ``bidirectional``.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import ClassVar, Self
+from typing import Self
 
 from profiles.checks import sum_in_order
 from strategies import parameters as fields
@@ -44,11 +44,10 @@ class DiffusionPipe(LinearPipeline):
     Source: Tian et al., DiffusionPipe, 2024, sections 3 to 5.
     """
 
-    name: ClassVar[str] = "diffusionpipe"
-    summary: ClassVar[str] = "optimal partition, frozen layers of the next iteration in the bubbles"
+    name = "diffusionpipe"
+    summary = "optimal partition, frozen layers of the next iteration in the bubbles"
 
-    depth_first: ClassVar[bool | None] = True
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
+    depth_first = True
 
     partition: str = fields.partition("optimal")
     fill: str = parameter(

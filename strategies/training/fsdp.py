@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from profiles.errors import InfeasibleError
 from strategies.bounds.unit_sweeps import least_s
@@ -30,10 +30,8 @@ class FSDP(DataParallel):
     FastVideo, ``hsdp_shard_dim`` and ``hsdp_replicate_dim``.
     """
 
-    name: ClassVar[str] = "fsdp"
-    summary: ClassVar[str] = (
-        "FSDP2: blocks sharded over some GPUs or all, with context and tensor parallelism"
-    )
+    name = "fsdp"
+    summary = "FSDP2: blocks sharded over some GPUs or all, with context and tensor parallelism"
 
     shard_size: int | None = parameter(
         None, "GPUs, each with samples of its own, that share a block's parameters (default: all)"

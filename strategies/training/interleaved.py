@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from strategies import parameters as fields
 from strategies.orders.named import check_rounds, forwards_ahead, interleaved_order
@@ -19,9 +19,8 @@ OFFERED_CHUNKS: Final = (2, 3, 4, 6)
 class Interleaved(OrderedPipeline):
     """Source: Narayanan et al., Efficient Large-Scale Language Model Training (Megatron-LM), 2021, section 2.2."""
 
-    name: ClassVar[str] = "interleaved"
-    summary: ClassVar[str] = "1F1B with several chunks of equal blocks on every position"
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches", "chunks")
+    name = "interleaved"
+    summary = "1F1B with several chunks of equal blocks on every position"
 
     chunks: int = fields.parameter(2, "stages of each position; one would be 1f1b", minimum=2)
     optimizer: str = fields.optimizer()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 from strategies import parameters as fields
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order, zero_bubble_order
@@ -17,10 +17,9 @@ from strategies.templates.linear_pipeline import LinearPipeline
 class GPipe(LinearPipeline):
     """Source: Huang et al., GPipe, 2019."""
 
-    name: ClassVar[str] = "gpipe"
-    summary: ClassVar[str] = "all forwards, then all backwards, on equal blocks"
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
-    depth_first: ClassVar[bool | None] = False
+    name = "gpipe"
+    summary = "all forwards, then all backwards, on equal blocks"
+    depth_first = False
 
     optimizer: str = fields.optimizer()
 
@@ -33,10 +32,9 @@ class GPipe(LinearPipeline):
 class OneForwardOneBackward(LinearPipeline):
     """Source: Narayanan et al., PipeDream, 2019; DiffusionPipe, section 2.2."""
 
-    name: ClassVar[str] = "1f1b"
-    summary: ClassVar[str] = "FIFO-1F1B on equal blocks"
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
-    depth_first: ClassVar[bool | None] = True
+    name = "1f1b"
+    summary = "FIFO-1F1B on equal blocks"
+    depth_first = True
 
     optimizer: str = fields.optimizer()
 
@@ -61,10 +59,9 @@ class OneForwardOneBackward(LinearPipeline):
 class SPP(LinearPipeline):
     """Source: Luo et al., SPP, 2022, with the objective of DiffusionPipe, Eq. 2."""
 
-    name: ClassVar[str] = "spp"
-    summary: ClassVar[str] = "FIFO-1F1B on the optimal partition"
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
-    depth_first: ClassVar[bool | None] = True
+    name = "spp"
+    summary = "FIFO-1F1B on the optimal partition"
+    depth_first = True
 
     partition: str = fields.partition("optimal")
 
@@ -77,10 +74,9 @@ class SPP(LinearPipeline):
 class ZeroBubble(LinearPipeline):
     """Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, ZB-H1."""
 
-    name: ClassVar[str] = "zero-bubble"
-    summary: ClassVar[str] = "1F1B on equal blocks, gradients of weights put off (ZB-H1)"
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
-    split: ClassVar[bool] = True
+    name = "zero-bubble"
+    summary = "1F1B on equal blocks, gradients of weights put off (ZB-H1)"
+    split = True
 
     optimizer: str = fields.optimizer()
 

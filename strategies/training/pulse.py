@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
@@ -36,8 +36,8 @@ class Pulse(Strategy):
     scheduling of the stages' real times and messages, or the wave's own. Source: PULSE, sections IV and V.
     """
 
-    name: ClassVar[str] = "pulse"
-    summary: ClassVar[str] = "skip-aware symmetric partition, skips local, synthesised wave schedule"
+    name = "pulse"
+    summary = "skip-aware symmetric partition, skips local, synthesised wave schedule"
 
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()

@@ -1,7 +1,7 @@
 """Data parallelism: DistributedDataParallel, ZeRO-2 and ZeRO-3, in which each GPU trains on its share of the batch."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
@@ -27,9 +27,9 @@ class DDP(BucketedDataParallel):
     With ``overlap = none`` they are reduced after it, as DeepSpeed's baseline does (DiffusionPipe, section 6).
     """
 
-    name: ClassVar[str] = "ddp"
-    summary: ClassVar[str] = "data parallelism: each GPU trains the whole backbone"
-    baseline: ClassVar[bool] = True
+    name = "ddp"
+    summary = "data parallelism: each GPU trains the whole backbone"
+    baseline = True
 
     def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""
@@ -57,8 +57,8 @@ class Zero2(BucketedDataParallel):
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
     """
 
-    name: ClassVar[str] = "zero2"
-    summary: ClassVar[str] = "data parallelism: gradients and optimizer states are divided among the GPUs"
+    name = "zero2"
+    summary = "data parallelism: gradients and optimizer states are divided among the GPUs"
 
     scatter_every: int = parameter(
         1, "micro-batches whose gradients are added up, whole, before they are scattered"
@@ -97,10 +97,8 @@ class Zero3(BucketedDataParallel):
     ``runtime/zero/partition_parameters.py``, ``AllGatherCoalescedHandle`` (``torch.cat``).
     """
 
-    name: ClassVar[str] = "zero3"
-    summary: ClassVar[str] = (
-        "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
-    )
+    name = "zero3"
+    summary = "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
 
     def layout(self, scenario: Scenario) -> Layout:
         """Blocks of every backbone, each in parts on all GPUs."""

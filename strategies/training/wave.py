@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from strategies import parameters as fields
 from strategies.orders.problem import wave_positions
@@ -20,9 +20,8 @@ OFFERED_WAVES: Final = (1, 2, 3)
 class Wave(OrderedPipeline):
     """Source: Liu et al., Hanayo: Harnessing Wave-like Pipeline Parallelism, 2023."""
 
-    name: ClassVar[str] = "wave"
-    summary: ClassVar[str] = "stages of equal blocks laid out in waves (Hanayo)"
-    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches", "waves")
+    name = "wave"
+    summary = "stages of equal blocks laid out in waves (Hanayo)"
 
     waves: int = fields.parameter(1, "times the stages go down the positions and up again")
 
