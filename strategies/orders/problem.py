@@ -270,7 +270,6 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
         DeadlockError: the order can never be carried out.
     """
     lanes = lanes_of(problem)
-    _check_rows(problem, rows)
     chains = [
         ([lane for lane in lanes if lane.chain == number], chain.micro_batches)
         for number, chain in enumerate(problem.chains)
@@ -285,16 +284,3 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
         raise DeadlockError("deadlock: " + "; ".join(stuck))
     starts_s = tuple(tuple(start for _, start, _ in done) for done in spans)
     return Ordering(tuple(map(tuple, rows)), starts_s, max(done[-1][-1] for done in spans if done))
-
-
-def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
-    """Refuse rows that do not hold every pass once, on the device of its stage."""
-    due = sorted(
-        (problem.positions[stage], StageAction(stage, kind, micro_batch))
-        for chain in problem.chains
-        for stage in chain.stages
-        for kind in (FORWARD, BACKWARD)
-        for micro_batch in chain.micro_batches
-    )
-    if len(rows) != problem.num_devices or due != sorted((d, a) for d, row in enumerate(rows) for a in row):
-        raise ValueError("rows must hold every forward and backward once, on the device of its stage")

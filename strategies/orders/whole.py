@@ -18,10 +18,7 @@ from strategies.plans.actions import (
 
 WHOLE: Final = (FORWARD, BACKWARD)
 SPLIT: Final = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
-EITHER: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
-"""Kinds of passes where each backward may come in two parts, or not."""
-ONCE: Final = ((FORWARD,), (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGHT))
-"""Kinds of which each micro-batch has one pass at each stage."""
+"""Kinds of passes; split, a backward comes in two parts."""
 
 
 def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: ANN401  whatever a strategy gives
@@ -63,33 +60,31 @@ def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order
 def whole(
     whose: str,
     order: Any,  # noqa: ANN401  whatever a strategy gives
-    hosted: Sequence[tuple[int, ...]],
-    numbers: Sequence[range],
-    kinds: tuple[str, ...] = EITHER,
+    positions: Sequence[int],
+    micro_batches: int,
+    kinds: tuple[str, ...],
 ) -> Rows:
     """An order whose positions have all passes of their stages, each once.
 
     Args:
         whose: the order, as messages call it.
         order: a row of passes for each position.
-        hosted: the stages of each position.
-        numbers: micro-batches of each stage.
+        positions: of each stage.
+        micro_batches: their number.
         kinds: of the passes.
 
     Raises:
         InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
     _check_listed(whose, order, "rows")
-    if len(order) != len(hosted):
-        rule = f"must have one for each of `pipeline_degree({len(hosted)})`"
-        raise InputError(f"{whose} has {len(order)} rows, {rule}")
+    if len(order) != (degree := max(positions) + 1):
+        raise InputError(
+            f"{whose} has {len(order)} rows, must have one for each of `pipeline_degree({degree})`"
+        )
     rows = []
-    for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):
-        where = f"{whose}, position {position}"
-        passes = _passes(stages, tuple([numbers[s] for s in stages]), kinds)
-        rows.append(_row(where, row, passes))
-        if kinds == EITHER or not len(rows[-1]) == len({*rows[-1]}) == len(passes):
-            _check_once(where, rows[-1], passes)
+    for position, row in enumerate(order):
+        stages = tuple(stage for stage, at in enumerate(positions) if at == position)
+        rows.append(_row(f"{whose}, position {position}", row, _passes(stages, micro_batches, kinds)))
     return tuple(rows)
 
 
@@ -100,46 +95,37 @@ def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
 
 
 @lru_cache(maxsize=256)
-def _passes(
-    stages: tuple[int, ...], numbers: tuple[range, ...], kinds: tuple[str, ...]
-) -> dict[Any, StageAction]:
-    """The passes that a position may have, under themselves and whatever equals them."""
-    of_stages = zip(stages, numbers, strict=True)
-    return {one: one for stage, its in of_stages for kind in kinds for one in passes_of(stage, kind, its)}
+def _passes(stages: tuple[int, ...], micro_batches: int, kinds: tuple[str, ...]) -> dict[Any, StageAction]:
+    """The passes of a position, under themselves and whatever equals them."""
+    passes = (passes_of(stage, kind, range(micro_batches)) for stage in stages for kind in kinds)
+    return {one: one for each in passes for one in each}
 
 
 def _row(where: str, row: Sequence[Any], passes: dict[Any, StageAction]) -> tuple[StageAction, ...]:
     """A row of passes; plain tuples and numbers of NumPy become what they equal.
 
     Raises:
-        InputError: an entry is none of the passes.
+        InputError: an entry is none of the passes, or a pass is there twice or lacking.
     """
     _check_listed(where, row, "passes")
     entries = iter(row)
     try:
-        return tuple([passes[entry] for entry in entries])
+        found = tuple([passes[entry] for entry in entries])
     except (KeyError, TypeError, ValueError):  # what cannot be looked up is no pass either
-        at = len(row) - 1 - len([*entries])
+        raise _no_pass(where, row, len(row) - 1 - len([*entries]), passes) from None
+    if not len(found) == len({*found}) == len(passes):
+        times = Counter(found)
+        one = next(one for one in passes if times[one] != 1)
+        rule = "each micro-batch passes each stage once there and once back"
+        raise InputError(f"{where} {'repeats' if times[one] else 'lacks'} {one}: {rule}")
+    return found
+
+
+def _no_pass(where: str, row: Sequence[Any], at: int, passes: dict[Any, StageAction]) -> InputError:
     stages, kinds, numbers = (dict.fromkeys(one[field] for one in passes) for field in range(3))
     split = "; a strategy whose backwards come in two parts, I and W, says split = True"
-    raise InputError(
+    return InputError(
         f"{where}, entry {at} is {shown(row[at])}, must be a StageAction of stage"
         f" {' or '.join(map(str, stages)) or 'none'}, which lies there, of kind {' or '.join(kinds)}, of micro-batch"
         f" {min(numbers, default=0)} to {max(numbers, default=0)}{split * (tuple(kinds) == WHOLE)}"
     )
-
-
-def _check_once(where: str, row: Sequence[StageAction], passes: dict[Any, StageAction]) -> None:
-    """Refuse a row in which a micro-batch passes a stage more than once there or back, or does not.
-
-    Raises:
-        InputError: one does.
-    """
-    there = {one.kind for one in row}
-    for kinds in ONCE:
-        times = Counter((stage, number) for stage, kind, number in row if kind in kinds)
-        for one in sorted(passes, key=lambda one: one.kind not in there):
-            if one.kind in kinds and times[one.stage, one.micro_batch] != 1:
-                fault = "repeats" if times[one.stage, one.micro_batch] else "lacks"
-                rule = "each micro-batch passes each stage once there and once back"
-                raise InputError(f"{where} {fault} {one}: {rule}")

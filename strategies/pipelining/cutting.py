@@ -6,7 +6,6 @@ import numpy as np
 
 from profiles.errors import InfeasibleError
 from profiles.units import FloatArray
-from strategies.parameters import PARTITIONS, check_option
 from strategies.partitions.chain import BoolArray, ChainCosts, block_partition, optimal_partition
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
@@ -72,7 +71,6 @@ def cut_chain(
 
     With ``local_skips`` the optimal partition cuts no skip.
     """
-    check_option("partition", partition, PARTITIONS)
     blocks = [layer.block for layer in layout.scenario.model.components[component].layers]
     if partition == "optimal":
         refuse_too_many(layout, len(positions), len(blocks), "layers")

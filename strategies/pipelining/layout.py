@@ -20,7 +20,6 @@ from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
 from strategies.orders.problem import Chain, Problem
-from strategies.parameters import SKIP_ROUTES, check_option
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Collected, Kept, Mesh
 from strategies.pipelining.stages import Cut, Seat, Shape
 from strategies.plans.network import Network, network_of, placement_of
@@ -85,9 +84,6 @@ class Layout:
     skip_route: str = "relay"
     mesh: Mesh | None = None
     divided: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_option("skip_route", self.skip_route, SKIP_ROUTES)
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the value that ``make`` makes, once for each key, layout and variant of an iteration."""

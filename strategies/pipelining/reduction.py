@@ -10,7 +10,6 @@ torchtitan composes them, comes to the same but for the place of the gather (tor
 
 from collections.abc import Sequence
 
-from strategies.orders.whole import whole
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
@@ -20,13 +19,7 @@ from strategies.plans.plan import Collective, Plan
 
 
 def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
-    """Return the plan of an order whose frozen work runs before it.
-
-    Raises:
-        InputError: rows lack a pass besides, have one twice, or one that is none of their position.
-    """
-    numbers = [layout.micro_batches(seat.cut) for seat in layout.seats]
-    rows = whole("the order", rows, layout.hosted, numbers)
+    """Return the plan of an order whose frozen work runs before it."""
     return PipelineBuilder(layout, rows, blocking=blocking).build(reduce_and_step)
 
 

@@ -108,12 +108,8 @@ class OrderedPipeline(Strategy):
         Raises:
             InputError: a stage has no position, a position no row, or a pass is none of its own, twice or lacking.
         """
-        hosted: list[tuple[int, ...]] = [()] * self.pipeline_degree
-        for stage, position in enumerate(positions := self.checked_positions()):
-            hosted[position] += (stage,)
-        numbers = [range(self.micro_batches)] * len(positions)
-        kinds = SPLIT if self.split else WHOLE
-        return whole(f"the order of {self.name}", self.order(), hosted, numbers, kinds)
+        positions, kinds = self.checked_positions(), SPLIT if self.split else WHOLE
+        return whole(f"the order of {self.name}", self.order(), positions, self.micro_batches, kinds)
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
