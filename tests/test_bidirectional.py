@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from strategies.orders.capacity import peak_held_bytes
+from strategies.orders.capacity import peak_held
 from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.problem import evaluate
@@ -138,7 +138,7 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     problem = layout.problem()
     bounds = (strategy.bound(scenario), strategy.order_bound(scenario), lower_bound_s(problem))
     assert max(bounds) <= trace.end_s * (1 + 1e-12)
-    held = peak_held_bytes(problem, two_way_rows(layout))
+    held = peak_held(two_way_rows(layout))
     assert max(held) <= degree + 1 + 2 * SPARE
     assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
 

@@ -1,5 +1,6 @@
 """List scheduling and its bound against closed forms, caps against counting, replay against both."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -50,15 +51,10 @@ def problems(draw, caps=True):
     problem = Problem(draw(times), draw(times), positions, tuple(chains), draw(lags), draw(lags))
     if not caps:
         return problem
-    held = tuple(draw(st.lists(st.integers(0, 3).map(float), min_size=count, max_size=count)))
-    claims = [
-        max(sum(held[s] for s in chain.stages if positions[s] == device) for chain in chains)
-        for device in range(degree)
-    ]
-    spare = draw(st.lists(st.integers(0, 4), min_size=degree, max_size=degree))
-    capacity = tuple(claim + more for claim, more in zip(claims, spare, strict=True))
+    claim = max(Counter(positions[s] for s in chain.stages).most_common(1)[0][1] for chain in chains)
+    capacity = claim + draw(st.integers(0, 4))
     limits = draw(st.none() | st.lists(st.integers(1, 3), min_size=count, max_size=count).map(tuple))
-    return replace(problem, held_bytes=held, capacity_bytes=capacity, in_flight=limits)
+    return replace(problem, capacity=capacity, in_flight=limits)
 
 
 def passes_of(problem):
@@ -140,15 +136,15 @@ def test_the_bound_is_the_largest_head_work_and_tail_over_all_thresholds(problem
 def test_two_directions_that_never_fit_together_take_turns_on_a_device():
     # Its room is taken for 1 + 1 + 2 + 2 seconds by each micro-batch that begins there, for 1 + 2 by each that turns.
     chains = (Chain((0, 1), (0, 1)), Chain((2, 3), (2, 3)))
-    problem = replace(wave_problem(2, 4), chains=chains, held_bytes=(1.0, 0.0, 0.0, 1.0))
-    assert lower_bound_s(replace(problem, capacity_bytes=(1.0, 1.0))) == 2 * 6 + 2 * 3
-    assert lower_bound_s(replace(problem, capacity_bytes=(9.0, 1.0))) < 2 * 6 + 2 * 3
+    problem = replace(wave_problem(2, 4), chains=chains)
+    assert lower_bound_s(replace(problem, capacity=1)) == 2 * 6 + 2 * 3
+    assert lower_bound_s(replace(problem, capacity=9)) < 2 * 6 + 2 * 3
 
 
 def test_a_device_without_room_for_one_micro_batch_is_refused_with_the_equation():
-    problem = replace(wave_problem(2, 2), held_bytes=(1.0,) * 4, capacity_bytes=(4.0, 1.5))
+    problem = replace(wave_problem(2, 2), capacity=1)
     with pytest.raises(
-        InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 1 \(stages 1, 2\), which may hold 1\.5"
+        InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$"
     ):
         list_schedule(problem)
     with pytest.raises(InfeasibleError, match="in_flight of stage 3 is 0, must be at least 1"):

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -11,7 +12,7 @@ from notation import parse_action, parse_order
 
 from profiles.errors import InputError
 from sim.cli.main import main
-from strategies.orders.capacity import fits, peak_held_bytes
+from strategies.orders.capacity import fits, peak_held
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.pattern import extend
 from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_problem
@@ -25,7 +26,7 @@ class BruteForce:
     def __init__(self, problem):
         self.problem = problem
         self.lanes = lanes_of(problem)
-        self.tails = tails(replace(problem, capacity_bytes=None, in_flight=None), self.lanes)
+        self.tails = tails(replace(problem, capacity=None, in_flight=None), self.lanes)
         self.before = {lane.following: number for number, lane in enumerate(self.lanes)}
         self.seen = set()
         self.best = math.inf
@@ -79,11 +80,10 @@ class BruteForce:
         in_flight[lane.stage] += 1
         if problem.in_flight and in_flight[lane.stage] > problem.in_flight[lane.stage]:
             return False
-        if problem.capacity_bytes is None:
+        if problem.capacity is None:
             return True
         here = [s for s, device in enumerate(problem.positions) if device == lane.device]
-        held = sum(in_flight[stage] * problem.held_bytes[stage] for stage in here)
-        return held <= problem.capacity_bytes[lane.device]
+        return sum(in_flight[stage] for stage in here) <= problem.capacity
 
 
 SHAPES = [((0, 1), 2, 4), ((0, 1, 2), 3, 3), ((0, 1, 1, 0), 4, 3), ((0, 1, 0, 1), 4, 3), ((0, 1, 1, 0), 2, 2)]
@@ -102,13 +102,8 @@ def tiny_problem(rng, times):
     problem = Problem(forward_s, backward_s, positions, tuple(chains), *lags)
     caps = rng.choice(["none", "capacity", "in flight"])
     if caps == "capacity":
-        held = tuple(float(rng.randint(1, 2)) for _ in range(count))
-        claims = [
-            max(sum(held[s] for s in chain.stages if positions[s] == device) for chain in chains)
-            for device in range(problem.num_devices)
-        ]
-        capacity = tuple(claim + rng.randint(0, 2) for claim in claims)
-        return replace(problem, held_bytes=held, capacity_bytes=capacity)
+        claim = max(Counter(positions[s] for s in chain.stages).most_common(1)[0][1] for chain in chains)
+        return replace(problem, capacity=claim + rng.randint(0, 2))
     if caps == "in flight":
         return replace(problem, in_flight=tuple(rng.randint(1, 2) for _ in range(count)))
     return problem
@@ -220,7 +215,7 @@ def test_json_holds_both_answers(sim):
     problem, larger = wave_problem(4, 4, 2), wave_problem(8, 8, 2)
     rows = parse_order("\n".join(result["rows"]))
     assert evaluate(problem, rows).makespan_s == 60
-    assert result["activations_held"] == list(peak_held_bytes(problem, rows))
+    assert result["activations_held"] == peak_held(rows)
     assert extension["method"] == "pattern"
     assert extension["list_makespan"] == list_schedule(larger).makespan_s
     assert extension["bound"] == lower_bound_s(larger)

@@ -5,14 +5,14 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final
 
 from profiles.errors import InputError
 from sim.cli.flags import number, small_integer
-from strategies.orders.capacity import peak_held_bytes
+from strategies.orders.capacity import peak_held
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.pattern import extend
 from strategies.orders.problem import Chain, Problem, wave_positions
@@ -53,7 +53,6 @@ class Solved:
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON values; times are in the unit of the durations."""
         ordering = self.synthesis.ordering
-        plain = replace(self.problem, held_bytes=None, capacity_bytes=None)
         return {
             "pipeline_degree": self.problem.num_devices,
             "micro_batches": len(self.problem.chains[0].micro_batches),
@@ -62,7 +61,7 @@ class Solved:
             "makespan": ordering.makespan_s,
             "proven": self.synthesis.proven,
             "method": self.synthesis.method,
-            "activations_held": [int(most) for most in peak_held_bytes(plain, ordering.rows)],
+            "activations_held": peak_held(ordering.rows),
             "seconds": self.elapsed_s,
             "rows": format_order(ordering.rows).splitlines(),
         }
@@ -196,7 +195,7 @@ def _check_size(stages: int, micro_batches: int) -> None:
 
 
 def _chain(options: argparse.Namespace, positions: Sequence[int], micro_batches: int) -> Problem:
-    cap, stages = options.activation_cap, len(positions)
+    stages = len(positions)
     hops = [0.0 if one == other else options.lag for one, other in pairwise(positions)]
     forward, backward = (
         tuple(values) if len(values) == stages else tuple(values[:1]) * stages
@@ -209,8 +208,7 @@ def _chain(options: argparse.Namespace, positions: Sequence[int], micro_batches:
         chains=(Chain(tuple(range(stages)), tuple(range(micro_batches))),),
         forward_lag_s=(*hops, 0.0),
         backward_lag_s=(0.0, *hops),
-        held_bytes=None if cap is None else (1.0,) * stages,
-        capacity_bytes=None if cap is None else (float(cap),) * (max(positions) + 1),
+        capacity=options.activation_cap,
     )
 
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from strategies.orders.problem import SUM_TOLERANCE, Lane, Problem
+from strategies.orders.problem import Lane, Problem
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
 
 
@@ -22,14 +21,13 @@ def check_room(problem: Problem) -> None:
     Raises:
         InfeasibleError: a device cannot hold one micro-batch.
     """
-    for device, capacity in enumerate(problem.capacity_bytes or ()):
-        for _, stages, claim in _claims_on(problem, device):
-            if claim > capacity * (1 + SUM_TOLERANCE):
-                terms = " + ".join(f"{(problem.held_bytes or ())[stage]:g}" for stage in stages)
-                equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
+    for device in range(problem.num_devices if problem.capacity else 0):
+        for _, stages in _claims_on(problem, device):
+            if (claim := len(stages)) > (problem.capacity or 0):
+                equation = f"{' + '.join('1' * claim)} = {claim}"
                 raise InfeasibleError(
                     f"one micro-batch takes {equation} on device {device} (stages {', '.join(map(str, stages))}),"
-                    f" which may hold {capacity:g}",
+                    f" which may hold {problem.capacity}",
                     "a device cannot hold one micro-batch",
                 )
     for stage, limit in enumerate(problem.in_flight or ()):
@@ -39,15 +37,13 @@ def check_room(problem: Problem) -> None:
             )
 
 
-def _claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
-    """For each chain on a device its number, its stages there and what one micro-batch holds in all."""
-    held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
-    claims = []
-    for number, chain in enumerate(problem.chains):
-        stages = [stage for stage in chain.stages if problem.positions[stage] == device]
-        if stages:
-            claims.append((number, stages, sum_in_order(held_bytes[stage] for stage in stages)))
-    return claims
+def _claims_on(problem: Problem, device: int) -> list[tuple[int, list[int]]]:
+    """For each chain on a device its number, and its stages there, all of which one micro-batch may hold."""
+    claims = (
+        (number, [stage for stage in chain.stages if problem.positions[stage] == device])
+        for number, chain in enumerate(problem.chains)
+    )
+    return [(number, stages) for number, stages in claims if stages]
 
 
 class Room:
@@ -66,7 +62,6 @@ class Room:
     def __init__(self, problem: Problem, lanes: Sequence[Lane], done: Sequence[int]) -> None:
         self.problem = problem
         self.done = done
-        self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
         self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
         self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
         self.lanes, limits = lanes, problem.in_flight or (math.inf,) * len(problem.positions)
@@ -78,31 +73,30 @@ class Room:
         """True if the next pass of a lane may start, as every backward may."""
         if self.done[number] - self.done[self.ends[number]] >= self.limits[number]:
             return False
-        lane = self.lanes[number]
-        if self.problem.capacity_bytes is None or lane.kind == BACKWARD:
+        lane, capacity = self.lanes[number], self.problem.capacity
+        if capacity is None or lane.kind == BACKWARD:
             return True
         stage = lane.stage
-        capacity = self.problem.capacity_bytes[lane.device] * (1 + SUM_TOLERANCE)
         if self._held(lane.device, stage) > capacity:
             return False
-        for chain, stages, claim in self.claims[lane.device]:
+        for chain, stages in self.claims[lane.device]:
             oldest = self._begun(stages[-1], stage)
             pending = oldest < len(self.problem.chains[chain].micro_batches)
-            if pending and self._held(lane.device, stage, chain, oldest) + claim > capacity:
+            if pending and self._held(lane.device, stage, chain, oldest) + len(stages) > capacity:
                 return False
         return True
 
     def _begun(self, stage: int, starting: int = -1) -> int:
         return self.done[self.forward[stage]] + (stage == starting)
 
-    def _held(self, device: int, starting: int, chain: int = 0, after: int = -1) -> float:
-        """Bytes held, once a forward has started, by what ends after a micro-batch of a chain."""
-        held = 0.0
-        for number, stages, _ in self.claims[device]:
+    def _held(self, device: int, starting: int, chain: int = 0, after: int = -1) -> int:
+        """Activations held, once a forward has started, of what ends after a micro-batch of a chain."""
+        held = 0
+        for number, stages in self.claims[device]:
             first = after + (number <= chain)
             for stage in stages:
                 count = self._begun(stage, starting) - max(self.done[self.backward[stage]], first)
-                held += self.held_bytes[stage] * max(0, count)
+                held += max(0, count)
         return held
 
 
@@ -111,13 +105,13 @@ def room_bound_s(
 ) -> float:
     """Seconds below which no order can end because of what the devices may hold.
 
-    A stage holds a micro-batch at least for the seconds from its forward to its backward. In byte-seconds, all of
-    that has to fit under the capacity, between the first forward and the last backward of the device.
+    A stage holds a micro-batch at least for the seconds from its forward to its backward. All of these seconds have to
+    fit under the capacity, between the first forward and the last backward of the device.
     """
     forwards = {lane.stage: lane for lane in lanes if lane.kind == FORWARD}
     longest = 0.0
-    for device, capacity in enumerate(problem.capacity_bytes or ()):
-        held, first_s, last_s = 0.0, [], []
+    for device in range(problem.num_devices if problem.capacity else 0):
+        held_s, first_s, last_s = 0.0, [], []
         for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
             if lane.device != device or not before:
                 continue
@@ -126,19 +120,16 @@ def room_bound_s(
             else:
                 forward = forwards[lane.stage]
                 around_s = forward.duration_s + forward.tail_s - lane.tail_s
-                held += (problem.held_bytes or ())[lane.stage] * around_s * len(before)
+                held_s += around_s * len(before)
                 last_s.append(after[-1])
-        if held and capacity:
-            longest = max(longest, min(first_s) + held / capacity + min(last_s))
+        if problem.capacity and held_s:
+            longest = max(longest, min(first_s) + held_s / problem.capacity + min(last_s))
     return longest
 
 
 def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
     """True if an order keeps within the caps."""
-    capacities = problem.capacity_bytes or (math.inf,) * len(rows)
-    if any(
-        map(lambda peak, most: peak > most * (1 + SUM_TOLERANCE), peak_held_bytes(problem, rows), capacities)
-    ):
+    if problem.capacity and max(peak_held(rows)) > problem.capacity:
         return False
     for stage, limit in enumerate(problem.in_flight or ()):
         kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]
@@ -147,20 +138,10 @@ def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
     return True
 
 
-def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> tuple[float, ...]:
-    """Return the most that each device holds at once in an order.
-
-    Without ``held_bytes`` it counts the activations of stages.
-    """
-    held_bytes = problem.held_bytes or (1.0,) * len(problem.positions)
-    peaks = []
-    for row in rows:
-        held = peak = 0.0
-        for action in row:
-            held += held_bytes[action.stage] if action.kind == FORWARD else -held_bytes[action.stage]
-            peak = max(peak, held)
-        peaks.append(peak)
-    return tuple(peaks)
+def peak_held(rows: Sequence[Sequence[StageAction]]) -> list[int]:
+    """Return the most activations of stages that each device holds at once in an order."""
+    steps = ((1 if action.kind == FORWARD else -1 for action in row) for row in rows)
+    return [max(accumulate(of_row), default=0) for of_row in steps]
 
 
 def most_in_flight(rows: Rows) -> list[int]:

@@ -47,7 +47,7 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
         InfeasibleError: a device cannot even hold one micro-batch.
     """
     check_room(problem)
-    free = _best(replace(problem, capacity_bytes=None), priority)
+    free = _best(replace(problem, capacity=None), priority)
     if fits(problem, free.rows):
         return free
     first = {chain.stages[0] for chain in problem.chains}

@@ -7,14 +7,11 @@ reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from profiles.errors import DeadlockError
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 from strategies.plans.worklist import Step, walk
-
-SUM_TOLERANCE: Final = 1e-9
-"""Share by which a sum of bytes or seconds may exceed its limit, as its last digits depend on the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +38,8 @@ class Problem:
         chains: The pipelines; each stage belongs to one of them.
         forward_lag_s: From the end of a stage's forward to when the next stage of its chain may begin.
         backward_lag_s: From the end of a stage's backward to when the previous stage of its chain may begin.
-        held_bytes: Activations of one micro-batch on each stage, from the start of its forward to the end of
-            its backward.
-        capacity_bytes: Most that each device may hold of them.
+        capacity: Most activations, one of each stage and micro-batch, that a device may hold at once, from the start
+            of a forward to the end of its backward.
         in_flight: Most micro-batches that each stage may hold between its forward's start and its backward's end.
     """
 
@@ -53,8 +49,7 @@ class Problem:
     chains: tuple[Chain, ...]
     forward_lag_s: tuple[float, ...]
     backward_lag_s: tuple[float, ...]
-    held_bytes: tuple[float, ...] | None = None
-    capacity_bytes: tuple[float, ...] | None = None
+    capacity: int | None = None
     in_flight: tuple[int, ...] | None = None
 
     @property
@@ -209,14 +204,8 @@ def _before_s(problem: Problem, walked: Sequence[Lane], lags_s: Sequence[float])
 def limits_of(problem: Problem) -> list[int]:
     """For each stage the most micro-batches that it may ever hold at once, at least 1."""
     most = max(len(chain.micro_batches) for chain in problem.chains)
-    limits = []
-    for stage, position in enumerate(problem.positions):
-        limit = most if problem.in_flight is None else problem.in_flight[stage]
-        if problem.capacity_bytes is not None and problem.held_bytes and problem.held_bytes[stage] > 0:
-            fitting = problem.capacity_bytes[position] * (1 + SUM_TOLERANCE) / problem.held_bytes[stage]
-            limit = int(min(limit, fitting))
-        limits.append(max(limit, 1))
-    return limits
+    limits = problem.in_flight or (most,) * len(problem.positions)
+    return [max(1, min(limit, problem.capacity or limit)) for limit in limits]
 
 
 class Pass(NamedTuple):
@@ -264,7 +253,7 @@ def follow(
 def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Ordering:
     """Return the times of an order: each pass starts as soon as its device and its input are there.
 
-    Whether it stays within the caps is not asked; see ``peak_held_bytes``.
+    Whether it stays within the caps is not asked; see ``peak_held``.
 
     Raises:
         DeadlockError: the order can never be carried out.

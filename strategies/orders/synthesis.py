@@ -20,7 +20,6 @@ from profiles.errors import InputError
 from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.problem import (
-    SUM_TOLERANCE,
     Ordering,
     Problem,
     evaluate,
@@ -271,7 +270,6 @@ class _Programme:
 
     def _write_device(self, device: int) -> None:
         """Let a device run one pass at a time (Eq. 7), and hold no more than it may."""
-        capacity = self.problem.capacity_bytes[device] if self.problem.capacity_bytes else math.inf
         passes = [
             (number, index)
             for number, lane in enumerate(self.lanes)
@@ -280,9 +278,9 @@ class _Programme:
         ]
         for slot in range(self.num_slots):
             self._at_most([term for of in passes for term in self._running(*of, slot)], 1.0)
-            if capacity < math.inf:
-                held = (term for of in passes for term in self._holding(*of, slot, capacity))
-                self._at_most(held, 1.0 + SUM_TOLERANCE)
+            if self.problem.capacity:
+                held = (term for of in passes for term in self._holding(*of, slot))
+                self._at_most(held, self.problem.capacity)
 
     def _running(self, number: int, index: int, slot: int) -> Iterator[tuple[float, Any]]:
         """The terms that are 1 while a pass runs, where it can at all."""
@@ -291,14 +289,12 @@ class _Programme:
             yield 1.0, self._z(number, index, slot)
             yield -1.0, self._z(number, index, slot - self.duration[number])
 
-    def _holding(self, number: int, index: int, slot: int, capacity: float) -> Iterator[tuple[float, Any]]:
-        """The share of the capacity that a pass has taken or given back by the end of a slot."""
-        lane = self.lanes[number]
-        share = (self.problem.held_bytes or ())[lane.stage] / capacity
-        if lane.kind == FORWARD:
-            yield share, self._z(number, index, slot)
+    def _holding(self, number: int, index: int, slot: int) -> Iterator[tuple[float, Any]]:
+        """The activation that a pass has taken or given back by the end of a slot."""
+        if self.lanes[number].kind == FORWARD:
+            yield 1.0, self._z(number, index, slot)
         else:
-            yield -share, self._z(number, index, slot - self.duration[number])
+            yield -1.0, self._z(number, index, slot - self.duration[number])
 
     def _rows(self) -> Rows:
         begun: list[list[tuple[int, StageAction]]] = [[] for _ in range(self.problem.num_devices)]

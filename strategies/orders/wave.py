@@ -6,7 +6,7 @@ Source: Liu et al., Hanayo: Harnessing Wave-like Pipeline Parallelism, 2023.
 from functools import lru_cache
 from typing import Final
 
-from strategies.orders.capacity import most_in_flight, peak_held_bytes
+from strategies.orders.capacity import most_in_flight, peak_held
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import evaluate, wave_problem
 from strategies.plans.actions import Rows
@@ -39,7 +39,7 @@ def wave_order(degree: int, micro_batches: int, waves: int) -> Rows:
         return orders[0]
 
     def merit(rows: Rows) -> tuple[float, float]:
-        return evaluate(problem, rows).makespan_s, max(peak_held_bytes(problem, rows))
+        return evaluate(problem, rows).makespan_s, max(peak_held(rows))
 
     return min(orders, key=merit)
 
