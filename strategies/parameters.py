@@ -12,10 +12,6 @@ from profiles.errors import shown, wrong
 
 S = TypeVar("S")
 
-PARTITIONS: Final = ("blocks", "optimal")
-MESSAGES: Final = ("overlapped", "blocking")
-OPTIMIZERS: Final = ("replicated", "sharded")
-SKIP_ROUTES: Final = ("relay", "local")
 MAX_PARAMETER: Final = 65536
 """The largest integer that a parameter may be; a plan of so many parts would take minutes."""
 MAX_INTEGER: Final = 10**12
@@ -133,11 +129,6 @@ def titles(workload: Any) -> dict[str, str]:
     return words
 
 
-def integers(help: str) -> Any:
-    """The field for a list of integers."""
-    return parameter(None, help, minimum=0, kind=tuple)
-
-
 def pipeline_degree(default: int = 2) -> Any:
     """The field for the positions of one pipeline."""
     return parameter(default, "positions (devices in line) of one pipeline")
@@ -157,17 +148,23 @@ def group_size() -> Any:
 
 def partition(default: str) -> Any:
     """The field for how the backbone is cut."""
-    return parameter(default, "how the backbone is cut: equal blocks, or optimal", choices=PARTITIONS)
+    return parameter(
+        default, "how the backbone is cut: equal blocks, or optimal", choices=("blocks", "optimal")
+    )
 
 
 def p2p() -> Any:
     """The field for how messages and compute overlap."""
-    return parameter("overlapped", "whether devices wait for their messages", choices=MESSAGES)
+    return parameter(
+        "overlapped", "whether devices wait for their messages", choices=("overlapped", "blocking")
+    )
 
 
 def skip_route() -> Any:
     """The field for how skips travel."""
-    return parameter("relay", "how skips travel: with the hidden state, or not at all", choices=SKIP_ROUTES)
+    return parameter(
+        "relay", "how skips travel: with the hidden state, or not at all", choices=("relay", "local")
+    )
 
 
 def warmup_steps() -> Any:
@@ -189,7 +186,7 @@ def receive() -> Any:
 
 def layers() -> Any:
     """The field for the layers of each stage of a pipeline of patches."""
-    return integers("layers of each stage, with commas (default: even)")
+    return parameter(None, "layers of each stage, with commas (default: even)", minimum=0, kind=tuple)
 
 
 def optimizer() -> Any:
@@ -198,7 +195,7 @@ def optimizer() -> Any:
         "replicated",
         "states and step of the optimizer: all on every replica of a stage, or a part on each (sharded, as Megatron's"
         " distributed optimizer)",
-        choices=OPTIMIZERS,
+        choices=("replicated", "sharded"),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
@@ -72,10 +72,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
                     problem = f"needs the kernels of {decoder.name}: {self.model.name} has no kernels.csv"
                     raise wrong("vae_parallel", problem)
 
-    def _workload_on(self, num_gpus: int) -> SamplingWorkload:
-        """The workload on another number of GPUs, no more of which divide a decoder than there are."""
-        vae_parallel = min(self.workload.vae_parallel, num_gpus)
-        return replace(self.workload, num_gpus=num_gpus, vae_parallel=vae_parallel)
+    def on(self, num_gpus: int) -> Self:
+        """The scene on another number of GPUs, no more of which divide a decoder than there are."""
+        return self.with_options(num_gpus=num_gpus, vae_parallel=min(self.workload.vae_parallel, num_gpus))
 
     @cached_property
     def costs(self) -> TaskCosts:

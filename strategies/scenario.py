@@ -151,16 +151,14 @@ class Scene(Generic[W]):
 
     def on(self, num_gpus: int) -> Self:
         """The scene on another number of GPUs, where each layer takes as long."""
-        if num_gpus == self.workload.num_gpus:
-            return self
-        return self.remember(
-            ("on", num_gpus, self.workload),
-            lambda: self._under(self._workload_on(num_gpus), "costs"),
-        )
+        return self.with_options(num_gpus=num_gpus)
 
-    def _workload_on(self, num_gpus: int) -> W:
-        """The workload on another number of GPUs."""
-        return replace(self.workload, num_gpus=num_gpus)
+    def with_options(self, **options: Any) -> Self:  # noqa: ANN401  those of the workload
+        """The scene with other options of which no layer's time depends, made once."""
+        if all(getattr(self.workload, name) == value for name, value in options.items()):
+            return self
+        key = ("with", self.workload, *options.items())
+        return self.remember(key, lambda: self._under(replace(self.workload, **options), "costs"))
 
     def under(self, workload: W) -> Self:
         """The scene under another workload; layers of a model that stays as it is take as long.
@@ -329,27 +327,12 @@ class Scenario(Scene[TrainingWorkload]):
         workload = replace(self.workload, extra_forward=extra_forward)
         return self.remember(("extra", workload), lambda: self._under(workload, "costs", "_memo"))
 
-    def with_checkpointing(self, checkpointing: str) -> "Scenario":
-        """The scenario in which this is recomputed; layers take as long."""
-        if checkpointing == self.workload.checkpointing:
-            return self
-
-        def make() -> Scenario:
-            return self._under(replace(self.workload, checkpointing=checkpointing), "costs")
-
-        return self.remember(("checkpointing", checkpointing, self.workload), make)
-
     def without_casts(self) -> "Scenario":
         """The scenario in which no pass casts weights; else layers take as long."""
         other = self._under(self.workload)
         stack = replace(self.stack, cast_weights=False)
         vars(other).update(stack=stack, costs=self.costs.of_half_weights)
         return other
-
-    def with_batch(self, batch_size: int) -> "Scenario":
-        """The scenario of another batch size."""
-        workload = replace(self.workload, batch_size=batch_size)
-        return self.remember(("batch", workload), lambda: self._under(workload, "costs"))
 
 
 def _check_self_conditioning(model: Model) -> None:

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -122,7 +121,7 @@ def test_a_strategy_with_its_parameters_is_not_swept_but_pointed_to_its_class():
 def test_what_is_no_strategy_or_lacks_its_order_is_refused():
     @dataclass(frozen=True, slots=True)
     class Unordered(LinearPipeline):
-        name: ClassVar[str] = "unordered"
+        name = "unordered"
 
     with pytest.raises(InputError, match=r"Unordered does not define order$"):
         sim.run("sd21", Unordered, **SMALL)
@@ -182,7 +181,7 @@ F, B, INPUTS, WEIGHTS = (
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
     @dataclass(frozen=True, slots=True)
     class Unsplit(ZeroBubble):
-        name: ClassVar[str] = "unsplit"
+        name = "unsplit"
 
         def order(self):
             return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
@@ -196,7 +195,7 @@ def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
 def test_a_choice_that_may_be_left_out_is_a_flag(capsys):
     @dataclass(frozen=True, slots=True)
     class Chosen(GPipe):
-        name: ClassVar[str] = "chosen"
+        name = "chosen"
         route: str | None = parameter(None, "a way", choices=("long", "short"))
 
     registry.take(Chosen)

@@ -1,7 +1,6 @@
 """Parameters: a strategy checks itself whenever one is made, a stranger's too."""
 
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -44,7 +43,7 @@ def test_every_field_of_every_strategy_checks_itself():
 def test_a_strategy_from_elsewhere_is_checked_without_a_line_of_its_own():
     @dataclass(frozen=True, slots=True)
     class Stranger:
-        name: ClassVar[str] = "stranger"
+        name = "stranger"
         pace: str = parameters.parameter("slow", "how fast", choices=("slow", "fast"))
         rounds: int = parameters.parameter(2, "rounds", minimum=2)
         note: str = "anything"

@@ -4,7 +4,6 @@ import pytest
 
 TOY = """
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies import parameters
 from strategies.strategy import Strategy
@@ -13,8 +12,8 @@ from strategies.training.linear import GPipe
 
 @dataclass(frozen=True, slots=True)
 class Toy(Strategy):
-    name: ClassVar[str] = "NAME"
-    summary: ClassVar[str] = "a stranger"
+    name = "NAME"
+    summary = "a stranger"
 
     pieces: int = parameters.parameter(1, "micro-batches")
 

@@ -7,7 +7,7 @@ import pytest
 from validate.__main__ import main
 from validate.published import pulse, report
 from validate.published.figure import plot_published, plot_published_info
-from validate.published.ledger import training_ledger
+from validate.published.ledger import Ledger, all_training
 from validate.published.records import Standing
 from validate.published.report import sampling_ledger
 from validate.published.runs import runs
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def trained():
     """The ledger of training of which one table is predicted."""
-    return training_ledger(pulse.volumes())
+    return Ledger(tuple(base for base, *_ in all_training(pulse.volumes())))
 
 
 @pytest.fixture(scope="module")

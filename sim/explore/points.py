@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
         there = scenario.on(self.num_gpus)
         if self.checkpointing is None or not isinstance(there, Scenario):
             return there
-        return there.with_checkpointing(self.checkpointing)
+        return there.with_options(checkpointing=self.checkpointing)
 
 
 @dataclass(slots=True)

@@ -267,7 +267,7 @@ def _at(question: Question, point: Candidate) -> AnyScenario:
     """Return the scenario of a point, with recomputation where that would be tried."""
     there = point.at(question.scenario)
     if isinstance(there, Scenario) and question.relief and there.workload.checkpointing == "none":
-        return there.with_checkpointing(BLOCK)
+        return there.with_options(checkpointing=BLOCK)
     return there
 
 
@@ -310,7 +310,7 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
     for checkpointing in ("none", SELECTIVE, BLOCK):  # by the time that it takes
         if checkpointing == SELECTIVE and not attends_in_one(scenario):
             continue
-        tried = scenario.with_checkpointing(checkpointing)
+        tried = scenario.with_options(checkpointing=checkpointing)
         held = least_memory_bytes(strategy, tried)
         if there is None or held <= there:
             held = run_point(strategy, tried).peak_memory_bytes

@@ -116,7 +116,7 @@ def _micro_batches(scenario: Scenario, degree: int, p2p: str) -> Iterator[Choice
     gpus, there = scenario.workload.num_gpus, scenario.cluster.device.memory_bytes or inf
     strategy, micro_batch = Pulse(degree, degree, degree, p2p=p2p), 1
     while micro_batch <= MAX_MICRO_BATCH:
-        scaled = scenario.with_batch(micro_batch * gpus)
+        scaled = scenario.with_options(batch_size=micro_batch * gpus)
         layout = strategy.layout(scaled)
         needed = peak_memory_bytes(scaled, layout)
         if needed > there:

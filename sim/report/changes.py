@@ -150,7 +150,7 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
         near, short = (
             [replace(p, checkpointing=p.checkpointing or kind) for p in of] for of in (near, short)
         )
-        scenario = scenario.with_checkpointing(answer.checkpointing or kind)
+        scenario = scenario.with_options(checkpointing=answer.checkpointing or kind)
     bare, names = replace(sweep, points=[]), tuple(dict.fromkeys(point.name for point in sweep.points))
     few = sum(point.reason is None for point in sweep.points) <= SWEPT
     return [

@@ -22,7 +22,7 @@ from profiles.units import FloatArray
 from strategies.orders.problem import Chain, Problem
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Collected, Kept, Mesh
 from strategies.pipelining.stages import Cut, Seat, Shape
-from strategies.plans.network import Network, network_of, placement_of
+from strategies.plans.network import Network, network_of
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Stage
 from strategies.scenario import Scenario
@@ -127,7 +127,9 @@ class Layout:
     def placement(self) -> Placement:
         """GPUs of each position."""
         data_inner = self.scenario.workload.placement == "data-inner" and self.team == 1
-        return placement_of(self.scenario, self.shape.group_size, self.shape.degree, data_inner=data_inner)
+        key = self.shape.group_size, self.shape.degree, data_inner
+        cluster, gpus = self.scenario.cluster, self.scenario.workload.num_gpus
+        return self.scenario.remember(("placement", key), lambda: Placement(cluster, gpus, *key))
 
     @cached_property
     def network(self) -> Network:

@@ -169,13 +169,6 @@ class Network:
         return self._group_of(*positions, subgroup=collective.subgroup)
 
 
-def placement_of(scenario: Scenario, group_size: int, degree: int, *, data_inner: bool) -> Placement:
-    """The placement of a scenario's GPUs in groups of pipelines, made once."""
-    key = group_size, degree, data_inner
-    gpus = scenario.workload.num_gpus
-    return scenario.remember(("placement", key), lambda: Placement(scenario.cluster, gpus, *key))
-
-
 def network_of(scenario: Scenario, placement: Placement) -> Network:
     """The network of a placement, made once for a scenario."""
     return scenario.remember(("network", placement), lambda: Network(placement))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from strategies import parameters as fields
 from strategies.patching.grid import divides_heads, make_grid
@@ -21,8 +21,8 @@ class Attention2D(GridSampler):
     precision, with the log-sum-exp of each query and head in single precision.
     """
 
-    name: ClassVar[str] = "attention2d"
-    summary: ClassVar[str] = "sequence parallelism on rows and columns of GPUs, all-to-all inside"
+    name = "attention2d"
+    summary = "sequence parallelism on rows and columns of GPUs, all-to-all inside"
 
     rows: int = fields.parameter(2, "rows of GPUs, each with its part of the queries")
     columns: int = fields.parameter(2, "columns of GPUs, each with its part of the keys and values")

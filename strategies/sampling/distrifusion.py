@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
@@ -21,8 +21,8 @@ class DistriFusion(GridSampler):
     ``warmup_steps`` are the synchronous steps really run: one more than that code's setting.
     """
 
-    name: ClassVar[str] = "distrifusion"
-    summary: ClassVar[str] = "displaced patches with asynchronous gathers"
+    name = "distrifusion"
+    summary = "displaced patches with asynchronous gathers"
 
     warmup_steps: int = fields.warmup_steps()
     gather_layers: int = fields.parameter(BUNDLED, "exchanging layers whose gathers are launched together")

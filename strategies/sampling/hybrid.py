@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import ClassVar, Self
+from typing import Self
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
@@ -22,8 +22,8 @@ class Hybrid(GridSampler):
     values around, fresh and stale.
     """
 
-    name: ClassVar[str] = "hybrid"
-    summary: ClassVar[str] = "products of guidance, sequence, pipeline and tensor parallelism"
+    name = "hybrid"
+    summary = "products of guidance, sequence, pipeline and tensor parallelism"
 
     guidance_degree: int | None = fields.parameter(
         None, "groups of GPUs, one per noise prediction (default: by --guidance)"

@@ -1,7 +1,6 @@
 """Independent patches: every GPU draws its rows as if there were no others; seams show."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.sampling_scenario import SamplingScenario
@@ -12,9 +11,9 @@ from strategies.templates.grid_sampler import GridSampler
 class NaivePatch(GridSampler):
     """Source: DistriFusion (Li et al., 2024), section 4, naive baseline."""
 
-    name: ClassVar[str] = "naive-patch"
-    summary: ClassVar[str] = "independent patches, without exchange"
-    seamless: ClassVar[bool] = False
+    name = "naive-patch"
+    summary = "independent patches, without exchange"
+    seamless = False
 
     def layout(self, scenario: SamplingScenario) -> Patches:
         """Rows of the image on each device, which see only themselves."""

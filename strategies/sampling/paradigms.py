@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -115,8 +115,8 @@ class ParaDiGMS(GridSampler):
     The released code gathers the predictions on one device and scatters the window from there.
     """
 
-    name: ClassVar[str] = "paradigms"
-    summary: ClassVar[str] = "several steps at once, by Picard iteration; how many iterations is an estimate"
+    name = "paradigms"
+    summary = "several steps at once, by Picard iteration; how many iterations is an estimate"
 
     window: int | None = fields.parameter(
         None, "steps that are evaluated at once (default: as in published runs, at least one a GPU)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
@@ -18,8 +18,8 @@ class PipeFusion(GridSampler):
     ``warmup_steps`` are the synchronous steps really run: one more than the first release's setting.
     """
 
-    name: ClassVar[str] = "pipefusion"
-    summary: ClassVar[str] = "displaced patches through a pipeline of stages"
+    name = "pipefusion"
+    summary = "displaced patches through a pipeline of stages"
 
     pipeline_degree: int | None = fields.degree("in line, each with its stage (default: all)", None)
     patches: int | None = fields.patches()

@@ -1,7 +1,6 @@
 """Ring attention: tokens are divided, keys and values pass around a ring beside attention."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
@@ -14,8 +13,8 @@ from strategies.templates.grid_sampler import GridSampler
 class Ring(GridSampler):
     """Source: Liu et al., Ring Attention with Blockwise Transformers, 2023."""
 
-    name: ClassVar[str] = "ring"
-    summary: ClassVar[str] = "sequence parallelism by a ring over all GPUs"
+    name = "ring"
+    summary = "sequence parallelism by a ring over all GPUs"
 
     keys_values: str = fields.keys_values()
 

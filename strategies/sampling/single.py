@@ -1,7 +1,6 @@
 """One GPU draws everything: the baseline of every speedup."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.patching.grid import make_grid
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -13,10 +12,10 @@ from strategies.templates.grid_sampler import GridSampler
 class Single(GridSampler):
     """No parallelism."""
 
-    name: ClassVar[str] = "single"
-    summary: ClassVar[str] = "one GPU"
-    baseline: ClassVar[bool] = True
-    gpu_counts: ClassVar[tuple[int, ...] | None] = (1,)
+    name = "single"
+    summary = "one GPU"
+    baseline = True
+    gpu_counts = (1,)
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers and rows on the one device."""

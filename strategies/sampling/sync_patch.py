@@ -1,7 +1,6 @@
 """Synchronous patch parallelism: every GPU computes its rows, and gathers the others' before each layer."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.sampling_scenario import SamplingScenario
@@ -12,8 +11,8 @@ from strategies.templates.grid_sampler import GridSampler
 class SyncPatch(GridSampler):
     """Source: DistriFusion (Li et al., 2024), Table 2, synchronous patch parallelism."""
 
-    name: ClassVar[str] = "sync-patch"
-    summary: ClassVar[str] = "patch parallelism that gathers fresh activations"
+    name = "sync-patch"
+    summary = "patch parallelism that gathers fresh activations"
 
     def layout(self, scenario: SamplingScenario) -> Patches:
         """Rows of the image on each device, which see those of the others in the same step."""

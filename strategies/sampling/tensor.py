@@ -1,7 +1,6 @@
 """Tensor parallelism: every GPU holds a part of every matrix and sums the hidden state with the others."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.patching.grid import make_grid
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -13,8 +12,8 @@ from strategies.templates.grid_sampler import GridSampler
 class TensorParallel(GridSampler):
     """Source: Shoeybi et al., Megatron-LM, 2019; on U-Nets as in DistriFusion (Li et al., 2024), section 5.2."""
 
-    name: ClassVar[str] = "tensor"
-    summary: ClassVar[str] = "tensor parallelism over all GPUs"
+    name = "tensor"
+    summary = "tensor parallelism over all GPUs"
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, their matrices and heads divided."""

@@ -1,7 +1,6 @@
 """Ulysses: tokens are divided, and exchanged for heads around attention."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
@@ -14,8 +13,8 @@ from strategies.templates.grid_sampler import GridSampler
 class Ulysses(GridSampler):
     """Source: Jacobs et al., DeepSpeed-Ulysses, 2023."""
 
-    name: ClassVar[str] = "ulysses"
-    summary: ClassVar[str] = "sequence parallelism by all-to-all over all GPUs"
+    name = "ulysses"
+    summary = "sequence parallelism by all-to-all over all GPUs"
 
     keys_values: str = fields.keys_values()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
@@ -15,8 +15,8 @@ from strategies.templates.grid_sampler import GridSampler
 class USP(GridSampler):
     """Source: Fang and Zhao, USP: A Unified Sequence Parallelism Approach, 2024."""
 
-    name: ClassVar[str] = "usp"
-    summary: ClassVar[str] = "sequence parallelism by all-to-all inside and a ring outside"
+    name = "usp"
+    summary = "sequence parallelism by all-to-all inside and a ring outside"
 
     ulysses_degree: int = fields.degree("that exchange tokens for heads around attention", 2)
     ring_degree: int = fields.degree("around which keys and values pass", 2)

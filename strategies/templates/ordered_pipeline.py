@@ -13,7 +13,6 @@ from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.whole import SPLIT, WHOLE, placed, whole
-from strategies.parameters import OPTIMIZERS
 from strategies.pipelining.cutting import folded
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout, sharded
@@ -48,7 +47,7 @@ class OrderedPipeline(Strategy):
     @property
     def shape(self) -> Shape:
         """The integers of its pipelines."""
-        is_sharded = getattr(self, "optimizer", OPTIMIZERS[0]) == OPTIMIZERS[1]
+        is_sharded = getattr(self, "optimizer", "replicated") == "sharded"
         group_size = self.group_size or self.pipeline_degree
         return Shape(self.pipeline_degree, self.micro_batches, group_size, is_sharded)
 

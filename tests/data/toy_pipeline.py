@@ -1,7 +1,6 @@
 """Pairs: a strategy of one's own, two forwards and then their two backwards at a time."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 from strategies.templates.linear_pipeline import LinearPipeline
@@ -11,8 +10,8 @@ from strategies.templates.linear_pipeline import LinearPipeline
 class Pairs(LinearPipeline):
     """GPipe on two micro-batches after two."""
 
-    name: ClassVar[str] = "pairs"
-    summary: ClassVar[str] = "two forwards, then their two backwards, again and again"
+    name = "pairs"
+    summary = "two forwards, then their two backwards, again and again"
 
     def order(self) -> Rows:
         """The forwards and backwards of each position."""

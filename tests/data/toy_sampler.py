@@ -1,7 +1,6 @@
 """A sampler in one file: pairs of devices divide the heads, a ring of pairs the tokens."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
@@ -14,8 +13,8 @@ from strategies.templates.grid_sampler import GridSampler
 class RingOfPairs(GridSampler):
     """Tensor parallelism inside each pair, ring attention between the pairs."""
 
-    name: ClassVar[str] = "ring-of-pairs"
-    summary: ClassVar[str] = "tensor parallelism in pairs, a ring of pairs"
+    name = "ring-of-pairs"
+    summary = "tensor parallelism in pairs, a ring of pairs"
     keys_values: str = fields.keys_values()
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:

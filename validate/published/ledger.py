@@ -188,11 +188,6 @@ class Ledger:
         write_file(path, frame.to_csv(index=False))
 
 
-def training_ledger(records: Iterable[Record]) -> Ledger:
-    """Every number of training, those of the file first, each by its first record, that of the base setting."""
-    return Ledger(tuple(base for base, *_ in all_training(records)))
-
-
 def all_training(records: Iterable[Record]) -> list[list[Record]]:
     """The records of each number of training, those of the file first; if there are none, one with the reason."""
     by_number = grouped(records, lambda one: one.row)
