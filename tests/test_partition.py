@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from profiles.errors import InfeasibleError
 from strategies.partitions.chain import ChainCosts, block_partition, optimal_partition
 from strategies.partitions.pair import optimal_pair, pair_rounds
 
@@ -155,7 +156,7 @@ def test_what_cannot_be_cut_is_refused_with_its_numbers():
         (replaced(costs, legal_cuts=np.array([True, False, False])), (3, 1),
          "num_stages(3) needs 2 cuts, but 1 of 3 are legal"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(InfeasibleError, match=f"^{re.escape(message)}$"):
             optimal_partition(chain, *arguments)
 
 

@@ -195,13 +195,12 @@ def port_bound(layout: Layout, *, frozen_first: bool = True) -> float:
 
 def steps_s(layout: Layout) -> list[float]:
     """For each stage the seconds from its last backward to the end of its optimizer step, on free ports."""
-    holders: dict[tuple[int, int], list[int]] = {}
-    for stage in layout.stages:
-        holders.setdefault((stage.component, stage.first_layer), []).append(stage.position)
-    return [
-        _step_s(layout, number, positions=tuple(sorted(holders[stage.component, stage.first_layer])))
-        for number, stage in enumerate(layout.stages)
-    ]
+    seconds = [0.0] * len(layout.stages)
+    for twins in layout.twins:
+        positions = tuple(sorted(layout.stages[number].position for number in twins))
+        for number in twins:
+            seconds[number] = _step_s(layout, number, positions=positions)
+    return seconds
 
 
 class _Visit(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.checks import sum_in_order
+from profiles.errors import InfeasibleError
 from profiles.units import FloatArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -68,7 +69,7 @@ def optimal_partition(
         boundaries[s + 1].
 
     Raises:
-        ValueError: If the chain cannot be cut into so many stages.
+        InfeasibleError: If the chain cannot be cut into so many stages.
 
     Source: DiffusionPipe, Eq. 2 and 18 and the expectation of section 4.3.
     """
@@ -251,8 +252,9 @@ def _legal_edges(costs: ChainCosts, num_stages: int) -> IntArray:
     num_cuts = len(costs.cut_forward_s)
     legal = np.ones(num_cuts, dtype=np.bool_) if costs.legal_cuts is None else costs.legal_cuts
     if num_stages - 1 > legal.sum():
-        raise ValueError(
-            f"num_stages({num_stages}) needs {num_stages - 1} cuts, but {legal.sum()} of {num_cuts} are legal"
+        raise InfeasibleError(
+            f"num_stages({num_stages}) needs {num_stages - 1} cuts, but {legal.sum()} of {num_cuts} are legal",
+            "no legal cuts",
         )
     return np.concatenate(([0], np.flatnonzero(legal) + 1, [num_cuts + 1]))
 

@@ -42,7 +42,7 @@ def optimal_pair(
         self_conditioning: Probability p of the extra forward pass, 0 to 1.
 
     Raises:
-        ValueError: If a chain cannot be cut into so many stages.
+        InfeasibleError: If a chain cannot be cut into so many stages.
 
     Source: DiffusionPipe, Eq. 13 - 16.
     """

@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from profiles.errors import InfeasibleError
 from profiles.units import FloatArray
 from strategies.partitions.chain import IntArray, stage_table
 
@@ -192,7 +193,7 @@ def symmetric_partition(
         boundaries[s + 1].
 
     Raises:
-        ValueError: If there are too many layers.
+        InfeasibleError: If there are too many layers.
 
     Source: PULSE, Eq. 1 - 5.
     """
@@ -233,9 +234,10 @@ class _Search:
         """Tabulate Eq. 2 and 3, and what lies inside; infinite where there is no stage."""
         stage_s, cut = stage_table(layer_s), np.concatenate(([0.0], cut_s, [0.0]))
         if len(begins) > 2 * len(layer_s) > 2 * MAX_LAYERS:
-            raise ValueError(
+            raise InfeasibleError(
                 f"the chain has {len(layer_s)} layers, must have at most {MAX_LAYERS} where its skips leave"
-                f" {len(begins)} pairs of cuts to choose from"
+                f" {len(begins)} pairs of cuts to choose from",
+                "too many layers for a skip-aware partition",
             )
         first, second = stage_s, stage_s.T[::-1]
         encoder, decoder = first + cut, second[:, ::-1] + cut[::-1]

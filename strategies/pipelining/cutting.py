@@ -108,10 +108,7 @@ def _optimal_boundaries(
     links = (layout.slowest_hop, layout.reduction())
     size = (shape.degree, shape.micro_batches)
     key = ("partition", component, num_stages, size, local_skips, probability, links)
-    try:
-        return scenario.remember(key, solve)
-    except ValueError as error:
-        raise InfeasibleError(str(error), "no legal cuts") from None
+    return scenario.remember(key, solve)
 
 
 def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> ChainCosts:

@@ -268,6 +268,14 @@ class Layout:
         return tuple(map(tuple, hosted))
 
     @cached_property
+    def twins(self) -> list[list[int]]:
+        """The stages that hold the same layers, as the two directions of a bidirectional pipeline do."""
+        twins: dict[tuple[int, int, int], list[int]] = {}
+        for number, stage in enumerate(self.stages):
+            twins.setdefault(stage.layers, []).append(number)
+        return list(twins.values())
+
+    @cached_property
     def handovers_bytes(self) -> tuple[float, ...]:
         """Bytes that each stage hands over to the next for one micro-batch, and gets the gradient of.
 

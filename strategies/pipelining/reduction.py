@@ -25,14 +25,11 @@ def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
 
 def reduce_and_step(builder: PipelineBuilder) -> None:
     """Add the gradient reductions of all stages, in the order in which they can start, and the optimizer steps."""
-    twins: dict[tuple[int, int, int], list[int]] = {}
-    for number, stage in enumerate(builder.stages):
-        if builder.layout.trained_parameters[number]:
-            twins.setdefault(stage.layers, []).append(number)
-    lasts = {stage: _last_backward(builder, stage) for stages in twins.values() for stage in stages}
+    twins = [stages for stages in builder.layout.twins if builder.layout.trained_parameters[stages[0]]]
+    lasts = {stage: _last_backward(builder, stage) for stages in twins for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
     steps: list[tuple[int, Draft]] = []
-    for stages in sorted(twins.values(), key=lambda stages: max(follow[stage] for stage in stages)):
+    for stages in sorted(twins, key=lambda stages: max(follow[stage] for stage in stages)):
         reduced = _sum(builder, stages, lasts)
         for number in stages:
             step = placed_step(builder, number)

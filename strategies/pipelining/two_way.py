@@ -107,10 +107,7 @@ def _optimal_boundaries(
 
     # group sizes on links alike have one answer
     links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]
-    try:
-        return scenario.remember(("pair", degree, count, local_skips, probability, tuple(links)), solve)
-    except ValueError as error:
-        raise InfeasibleError(str(error), "no legal cuts") from None
+    return scenario.remember(("pair", degree, count, local_skips, probability, tuple(links)), solve)
 
 
 def is_one_backbone(layout: Layout) -> bool:

@@ -1,6 +1,6 @@
 """Pipelines of one stage per position, which differ in their order: GPipe, FIFO-1F1B, SPP and zero bubble."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -84,12 +84,8 @@ class ZeroBubble(LinearPipeline):
         """The forwards and both parts of the backwards of each position."""
         return zero_bubble_order(self.pipeline_degree, self.micro_batches)
 
-    def in_flight(self) -> Sequence[int]:
-        """For each position the micro-batches whose activations it holds at once when it is fullest."""
-        return [min(self.micro_batches, self.pipeline_degree)] * self.pipeline_degree
-
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device needs: recomputed activations stay until weights have gradients."""
-        recomputed = [min(self.micro_batches, position + 1) for position in range(self.pipeline_degree)]
-        layout = self.layout(scenario)
-        return least_memory_bytes(layout, self.in_flight(), recomputed=recomputed, frozen_first=True)
+        degree, count = self.pipeline_degree, self.micro_batches
+        in_flight, recomputed = [min(count, degree)] * degree, [min(count, p + 1) for p in range(degree)]
+        return least_memory_bytes(self.layout(scenario), in_flight, recomputed=recomputed, frozen_first=True)

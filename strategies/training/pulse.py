@@ -7,7 +7,6 @@ from typing import Self
 import numpy as np
 
 from profiles.architectures.components import Component
-from profiles.errors import InfeasibleError
 from profiles.units import FloatArray
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
@@ -114,10 +113,7 @@ class Pulse(Strategy):
             return symmetric_partition(forward_s + backward_s, cut_s, skips, num_stages, sizes)
 
         links = (layout.placement,) if waiting else ()
-        try:
-            return scenario.remember(("symmetric", num_stages, layout.local_batch, links), solve)
-        except ValueError as error:
-            raise InfeasibleError(str(error), "too many layers for a skip-aware partition") from None
+        return scenario.remember(("symmetric", num_stages, layout.local_batch, links), solve)
 
     def remarks(self, scenario: Scenario) -> list[str]:
         """Remarks on this point: skips that are sent after all."""
