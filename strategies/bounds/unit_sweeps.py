@@ -148,7 +148,6 @@ def _least_s(layout: Layout, cut: int, *, reshard: bool) -> float:
 
 def _units(layout: Layout, chain: range) -> Iterator[_Unit]:
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
-    assert mesh
     gather, scatter = (Collected(of, SHARDS, mesh.sharding) for of in (GATHER, SCATTER))
     reduce = Collected(REDUCE, REPLICAS, mesh.replication)
     hidden = mesh.tensor * mesh.share.ring > 1  # copies may run beside exchanges that take longer

@@ -81,7 +81,7 @@ class PipelineBuilder:
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], list[int]] = {}
         # units of a mesh all lie on one device: their outputs are among their saved activations
-        self._handovers = (0.0,) * len(self.stages) if layout.mesh else layout.handovers_bytes
+        self._handovers = (0.0,) * len(self.stages) if layout.in_units else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage) for stage in self.stages]
         self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
         self._skips = self._skips_between_stages() if layout.skip_route == "local" else {}
@@ -95,7 +95,7 @@ class PipelineBuilder:
         Without a filling all frozen work goes before the pipeline or, cross-iteration, after it.
         """
         if filling is None:
-            filling = Filling(self._unfilled(self.shape.micro_batches if self.layout.mesh else 1))
+            filling = Filling(self._unfilled(self.shape.micro_batches if self.layout.in_units else 1))
         frozen = FrozenWork(self.scenario, self.group_batch, self.layout.replicas, self.tensors)
         for layer in filling.layers:
             frozen.place(layer)
@@ -226,7 +226,7 @@ class PipelineBuilder:
 
     def _hidden(self, prefix: str, stage: int, *, written: bool) -> _Column:
         carried = self.layout.component(self.stages[stage]).carried_bytes * self.layout.local_batch
-        size = 0.0 if self.layout.mesh else self._handovers[stage] + carried
+        size = 0.0 if self.layout.in_units else self._handovers[stage] + carried
         return self._column(prefix + "hidden", stage, size, written=written)
 
     def _gradient(self, stage: int, *, written: bool) -> _Column:
@@ -255,7 +255,7 @@ class PipelineBuilder:
 
     def _put_first(self, frozen: FrozenWork) -> None:
         """Put frozen ops before the pipeline; on a mesh those of a micro-batch right before its first pass."""
-        if not self.layout.mesh:
+        if not self.layout.in_units:
             for position, row in enumerate(self.rows):
                 row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
             return

@@ -60,7 +60,8 @@ class DataParallel(Strategy):
             ("units", least), lambda: tuple(cut_units(scenario, i, least) for i in backbones)
         )
         scenario = sharded(scenario) if divided else scenario
-        return Layout(scenario, Shape(1, self.micro_batches, mesh.team), cuts, mesh=mesh, divided=divided)
+        shape = Shape(1, self.micro_batches, mesh.team)
+        return Layout(scenario, shape, cuts, mesh=mesh, in_units=True, divided=divided)
 
     def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
         """Return the strategy itself or, with backbones side by side, one job for each."""

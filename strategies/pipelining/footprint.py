@@ -31,7 +31,7 @@ def saved_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes one micro-batch keeps for its backward: its activations, or the inputs to recompute them."""
     if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
         return _saved_sample_bytes(layout, stage) * layout.held_batch
-    alike = ("saved", *stage.layers, layout.share, layout.mesh is not None)
+    alike = ("saved", *stage.layers, layout.share, layout.in_units)
     return layout.scenario.remember(alike, lambda: _saved_sample_bytes(layout, stage)) * layout.held_batch
 
 
@@ -92,13 +92,13 @@ def _activations(layout: Layout, stage: Stage) -> FloatArray:
     """
     costs, first = layout.scenario.costs.components[stage.component], stage.first_layer
     saved = costs.saved_bytes[first : stage.last_layer + 1]
-    if layout.tensor == 1:
+    if layout.mesh.tensor == 1:
         return saved
     gathered = np.zeros(len(saved))
     for exchange in layout.component(stage).exchanges:
         if exchange.kind == "reduce" and first <= exchange.layer <= stage.last_layer:
             gathered[exchange.layer - first] += layout.exchanged_bytes(stage) * exchange.elements
-    return saved + (layout.tensor - 1) * gathered
+    return saved + (layout.mesh.tensor - 1) * gathered
 
 
 def _attended(layout: Layout, stage: Stage) -> FloatArray:
@@ -119,7 +119,7 @@ def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
         for layer, size in model.reads_of(stage.component, source)
         if any(layer in of for of in blocks)
     )
-    carried = 0.0 if layout.mesh and stage.first_layer else component.carried_bytes
+    carried = 0.0 if layout.in_units and stage.first_layer else component.carried_bytes
     return (
         sum_in_order(component.layers[layer].output_bytes for layer in kept) + sum_in_order(reads) + carried
     )
@@ -138,7 +138,7 @@ def _skips_kept(layout: Layout, stage: Stage) -> Iterator[int]:
         if starts and ends:
             if component.layers[source].block != component.layers[target].block:
                 yield source
-        elif layout.mesh:
+        elif layout.in_units:
             if starts and source < last:
                 yield source
         elif ends and not _keeps_beside(layout, stage, source):
@@ -162,7 +162,7 @@ def _stage_input_bytes(layout: Layout, stage: Stage) -> float:
     first, last, layers = stage.first_layer, stage.last_layer, component.layers
     sources, carried = scenario.model.inputs_of(stage.component), component.carried_bytes
     received = sum_in_order(scenario.model.components[i].layers[-1].output_bytes for i in sources)
-    if not layout.mesh:
+    if not layout.in_units:
         return (component.cut_bytes(first - 1) if first else received) + carried
     leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
     received = layers[first - 1].output_bytes if first else received + carried
@@ -199,7 +199,7 @@ def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
     adapted, on_host = bool(scenario.workload.rank), scenario.workload.offload == "optimizer"
     masters = MASTERS in layout.divided and layout.parts > 1 and recipe.master_bytes and not on_host
-    beside = sum(layout.kept(n).locked for n in numbers) if layout.tensor > 1 else locked
+    beside = sum(layout.kept(n).locked for n in numbers) if layout.mesh.tensor > 1 else locked
     sizes = {
         "weights": None if masters else trained * recipe.weight_bytes,
         "gradients": trained * recipe.gradient_bytes,

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from profiles.architectures.components import Component
-from profiles.architectures.shares import ELEMENT_BYTES, WHOLE, Share
+from profiles.architectures.shares import ELEMENT_BYTES, Share
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
 from strategies.orders.problem import Chain, Problem
-from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Collected, Kept, Mesh
+from strategies.pipelining.mesh import ALONE, GATHER, REDUCE, SCATTER, Collected, Kept, Mesh
 from strategies.pipelining.stages import Cut, Seat, Shape
 from strategies.plans.network import Network, network_of
 from strategies.plans.placement import Placement
@@ -74,7 +74,8 @@ class Layout:
     """The stages on the positions of one group of GPUs; bounds, plans and memory start from it.
 
     Attributes:
-        mesh: of data parallelism, whose units all lie on one position, in parts.
+        mesh: how the GPUs of a replica share parameters and samples.
+        in_units: all stages are units of data parallelism, in parts on one position.
         divided: buffers of which each GPU that shares parameters has a part.
     """
 
@@ -82,39 +83,30 @@ class Layout:
     shape: Shape
     cuts: tuple[Cut, ...] = ()
     skip_route: str = "relay"
-    mesh: Mesh | None = None
+    mesh: Mesh = ALONE
+    in_units: bool = False
     divided: tuple[str, ...] = ()
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the value that ``make`` makes, once for each key, layout and variant of an iteration."""
-        of_layout = (self.shape, self.cuts, self.skip_route, self.mesh, self.divided)
+        of_layout = (self.shape, self.cuts, self.skip_route, self.mesh, self.in_units, self.divided)
         return self.scenario.remember((key, of_layout, self.scenario.workload.extra_forward), make)
-
-    @cached_property
-    def team(self) -> int:
-        """GPUs that work on the same samples."""
-        return self.mesh.team if self.mesh else 1
-
-    @cached_property
-    def tensor(self) -> int:
-        """GPUs among which matrices are divided."""
-        return self.mesh.tensor if self.mesh else 1
 
     @cached_property
     def share(self) -> Share:
         """The part of a sample's work that one GPU does."""
-        return self.mesh.share if self.mesh else WHOLE
+        return self.mesh.share
 
     @property
     def replicas(self) -> int:
         """GPUs of a group, each with samples of its own, on which a position is replicated."""
-        return self.shape.group_size // self.shape.degree // self.team
+        return self.shape.group_size // self.shape.degree // self.mesh.team
 
     @cached_property
     def parts(self) -> int:
         """GPUs that share the divided buffers of a stage."""
-        if self.mesh or not self.shape.sharded:
-            return self.mesh.parts if self.mesh else 1
+        if not self.shape.sharded:
+            return self.mesh.parts
         if self.placement.copies == 1:
             raise InfeasibleError(
                 f"`optimizer` is sharded, but `gpus({self.scenario.workload.num_gpus})` / `pipeline_degree("
@@ -126,7 +118,7 @@ class Layout:
     @cached_property
     def placement(self) -> Placement:
         """GPUs of each position."""
-        data_inner = self.scenario.workload.placement == "data-inner" and self.team == 1
+        data_inner = self.scenario.workload.placement == "data-inner" and self.mesh.team == 1
         key = self.shape.group_size, self.shape.degree, data_inner
         cluster, gpus = self.scenario.cluster, self.scenario.workload.num_gpus
         return self.scenario.remember(("placement", key), lambda: Placement(cluster, gpus, *key))
@@ -144,9 +136,8 @@ class Layout:
     @cached_property
     def local_batch(self) -> int:
         """Samples of one micro-batch on one device, or of the team that shares them."""
-        degrees = {"pipeline_degree": self.shape.degree}
-        if self.mesh:
-            degrees = {"context_degree": self.mesh.context, "tensor_degree": self.mesh.tensor}
+        _, _, context, tensor, _ = self.mesh
+        degrees = {"pipeline_degree": self.shape.degree, "context_degree": context, "tensor_degree": tensor}
         return self._whole_batch(degrees, self.shape.micro_batches)
 
     def _whole_batch(self, degrees: dict[str, int], count: int) -> int:
@@ -165,7 +156,7 @@ class Layout:
     @property
     def held_batch(self) -> float:
         """Samples of one micro-batch, times the share of their activations that one device holds."""
-        return self.local_batch * self.share.held if self.mesh else self.local_batch
+        return self.local_batch * self.share.held
 
     @cached_property
     def extra_forward_probability(self) -> float:
@@ -362,13 +353,13 @@ class Layout:
     @cached_property
     def parameters(self) -> Sequence[float]:
         """Of each stage the trained parameters that tensor parallelism leaves each GPU."""
-        if self.tensor == 1:
+        if self.mesh.tensor == 1:
             return self.trained_parameters
         return [self.kept(unit).trained for unit in range(len(self.stages))]
 
     def kept(self, unit: int) -> Kept:
         """Return the parameters that tensor parallelism leaves each GPU of a unit."""
-        of, tensor = self.stages[unit], self.tensor
+        of, tensor = self.stages[unit], self.mesh.tensor
         alike = ("kept", *of.layers, tensor)
         return self.scenario.remember(alike, lambda: Kept.of(self.component(of), of, tensor))
 
@@ -381,13 +372,13 @@ class Layout:
                 f"`offload` is {workload.offload}, but the backbone's weights are shared among GPUs",
                 "offloaded blocks are of whole backbones",
             )
-        alike = ("weights of units", self.cuts, self.tensor)
+        alike = ("weights of units", self.cuts, self.mesh.tensor)
         return self.scenario.remember(alike, lambda: [*map(self._weight_bytes, range(len(self.stages)))])
 
     def _weight_bytes(self, unit: int) -> float:
         workload, trained = self.scenario.workload, self.parameters[unit]
         locked = self.stages[unit].parameters - self.trained_parameters[unit] if workload.rank else 0.0
-        if self.tensor > 1 and workload.rank:
+        if self.mesh.tensor > 1 and workload.rank:
             locked = self.kept(unit).locked
         return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
 

@@ -111,6 +111,10 @@ class Mesh(NamedTuple):
         return Share(ring=ring, ulysses=ulysses, tensor=tensor, sequence_parallel=tensor > 1)
 
 
+ALONE: Final = Mesh(1, 1)
+"""A GPU that shares nothing with others."""
+
+
 class Kept(NamedTuple):
     """Parameters on each GPU of tensor parallelism; ``whole`` trained ones, on all, lie in so many tensors."""
 

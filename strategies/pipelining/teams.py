@@ -58,7 +58,6 @@ class _Inside:
 
     def __init__(self, layout: Layout, unit: int) -> None:
         stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
-        assert mesh
         layers = range(stage.first_layer, stage.last_layer + 1)
         exchanges = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
         keys, sums = ([e.elements for e in exchanges if e.kind == kind] for kind in ("key_value", "reduce"))

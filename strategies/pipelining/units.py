@@ -59,18 +59,13 @@ class Exchange(NamedTuple):
 
     def pieces(self, layout: Layout, unit: int) -> list[tuple[float, float]]:
         """Return the pieces in which the gradients of a unit are summed: seconds into its backward, and parameters."""
-        stage, parameters, mesh = layout.stages[unit], layout.parameters[unit], _mesh(layout)
+        stage, parameters, mesh = layout.stages[unit], layout.parameters[unit], layout.mesh
         scatters_nothing = self.gathers and not self.sweeps  # DeepSpeed does
         if mesh.parts * mesh.replicas == 1 or not (parameters or scatters_nothing):
             return []
         if self.gathers or not self.overlap:
             return [(stage.backward_s, parameters)]
         return layout.remember(("buckets", stage.component), lambda: buckets_of(layout, stage))
-
-
-def _mesh(layout: Layout) -> Mesh:
-    assert layout.mesh
-    return layout.mesh
 
 
 def buckets_of(layout: Layout, stage: Stage) -> list[tuple[float, float]]:
@@ -134,7 +129,7 @@ class UnitWriter:
     @property
     def mesh(self) -> Mesh:
         """The GPUs."""
-        return _mesh(self.builder.layout)
+        return self.builder.layout.mesh
 
     def write(self) -> list[tuple[int, Collective]]:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
@@ -249,7 +244,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
     After the same op scatters come before gathers in sweeps. Weights that lie whole are gathered after the step.
     """
     layout = builder.layout
-    due = TeamWriter(builder).write() if layout.team > 1 else []
+    due = TeamWriter(builder).write() if layout.mesh.team > 1 else []
     for passes in _backbone_passes(builder):
         if any(layout.trained_parameters[of.action.stage] for of in passes):
             due += UnitWriter(builder, way, passes).write()
@@ -258,7 +253,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
             step = placed_step(builder, unit)
-            if not way.gathers and _mesh(layout).parts > 1:
+            if not way.gathers and layout.mesh.parts > 1:
                 collective = gathered_weights(builder, unit, step)
                 due.append((steps[unit], collective))
                 if steps[unit] + 1 < len(row):
@@ -295,7 +290,7 @@ def _left_bytes(layout: Layout, way: Exchange, unit: int, last: int) -> float:
     In sweeps its own and the buffer of the unit after it; then its own buffer takes that place, and that of its weights
     (``post_backward``; ``reduce_scatter_max_input_buffers`` is 1). ``last`` is the first unit to run backwards.
     """
-    mesh, recipe, trained = _mesh(layout), layout.scenario.workload.recipe, layout.parameters[unit]
+    mesh, recipe, trained = layout.mesh, layout.scenario.workload.recipe, layout.parameters[unit]
     if not way.sweeps:
         kept = way.every > 1 or mesh.parts == 1
         pieces = [] if kept else way.pieces(layout, unit)
@@ -312,7 +307,7 @@ def least_bytes(layout: Layout, way: Exchange) -> float:
 
     When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
     """
-    held, gathers = 0.0, way.gathers and _mesh(layout).parts > 1
+    held, gathers = 0.0, way.gathers and layout.mesh.parts > 1
     for units in map(layout.chain, range(len(layout.cuts))):
         saved = gathered = 0.0
         for unit in units:
