@@ -34,7 +34,7 @@ class Layout:
         self.work = FrozenWork(scenario, batch_size, replicas, self.tensors)
 
     def place(self, component, layer, samples, positions, bubble=None, shares=None):
-        self.work.place(FilledLayer(bubble, component, layer, samples, positions, 0, 0.0, shares))
+        self.work.place(FilledLayer(bubble, component, layer, samples, positions, 0.0, shares))
 
     def samples(self, component, layer):
         """Samples per device of each op of a layer, by position."""

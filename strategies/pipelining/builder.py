@@ -289,8 +289,8 @@ class PipelineBuilder:
         reach = 0
         for placed in ops:
             if placed.bubble is not None:
-                at = bisect_left(starts, filling.bubbles[placed.bubble].start_s - 1e-12)
-                free_s = max(free_s, filling.bubbles[placed.bubble].start_s) if at == step else free_s
+                at = bisect_left(starts, placed.bubble.start_s - 1e-12)
+                free_s = max(free_s, placed.bubble.start_s) if at == step else free_s
             else:
                 waiting = not starts or (step < len(row) and free_s < starts[step])
                 at = step if waiting else len(row)

@@ -60,9 +60,9 @@ def fill_bubbles(
     """
     work = [_Progress(chain, batch_size) for chain in chains]
     filled: list[FilledLayer] = []
-    for index, bubble in enumerate(bubbles):
+    for bubble in bubbles:
         if bubble.duration_s >= MIN_BUBBLE_S:
-            place = _Place(index, bubble.positions, len(bubble.positions) * replicas)
+            place = _Place(bubble, bubble.positions, len(bubble.positions) * replicas)
             filled += _fill_bubble(work, place, bubble.duration_s, partial)
     everywhere = _Place(None, tuple(range(num_positions)), num_positions * replicas)
     for progress in work:
@@ -73,7 +73,7 @@ def fill_bubbles(
 class _Place(NamedTuple):
     """A place for layers: a bubble (None: after the pipeline), its positions, and the devices at those."""
 
-    bubble: int | None
+    bubble: Bubble | None
     positions: tuple[int, ...]
     devices: int
 
@@ -124,15 +124,13 @@ class _Progress:
 
     def take_samples(self, samples: int, place: _Place) -> FilledLayer:
         """Place the next layer on some of its remaining samples."""
-        layer, local_batch = self.next_layer, -(-samples // place.devices)
+        layer = self.next_layer
         self.samples_left -= samples
         if self.samples_left == 0:
             self.next_layer += 1
             self.samples_left = self.batch_size
-        duration_s = self.forward_s(layer, local_batch)
-        return FilledLayer(
-            place.bubble, self.chain.component, layer, samples, place.positions, local_batch, duration_s
-        )
+        duration_s = self.forward_s(layer, -(-samples // place.devices))
+        return FilledLayer(place.bubble, self.chain.component, layer, samples, place.positions, duration_s)
 
 
 def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partial: bool) -> list[FilledLayer]:

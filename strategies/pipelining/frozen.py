@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import Action, FrozenAction
+from strategies.plans.bubbles import Bubble
 from strategies.plans.plan import FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
 
@@ -107,7 +108,7 @@ class PlacedOp(NamedTuple):
     """A frozen op on a position, in the bubble it fills (None: after the pipeline), and its ranges of samples."""
 
     position: int
-    bubble: int | None
+    bubble: Bubble | None
     draft: Draft
     samples: list[range]
 

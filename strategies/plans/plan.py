@@ -21,19 +21,17 @@ class FilledLayer:
     """One layer of a frozen component, or a part of its batch, placed in a bubble or after the pipeline.
 
     Attributes:
-        bubble: its index; None after the pipeline.
+        bubble: None after the pipeline.
         samples: of the group's batch, over all devices.
         positions: that share them.
-        local_batch: that one device runs: ceil(samples / (positions * replicas)).
         shares: samples of each position; None shares them evenly.
     """
 
-    bubble: int | None
+    bubble: Bubble | None
     component: int
     layer: int
     samples: int
     positions: tuple[int, ...]
-    local_batch: int
     duration_s: float
     shares: tuple[int, ...] | None = None
 
@@ -139,17 +137,15 @@ class Buffer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Frozen layers in execution order, and the bubbles and op starts of the plan they are put into.
+    """Frozen layers in execution order, and the op starts of the plan they are put into.
 
     Attributes:
         layers: what runs where.
-        bubbles: the bubbles that the layers name.
         starts: for each position the start of each op of the unfilled plan, in seconds.
         balanced: layers that no bubble took are spread so that all positions end together.
     """
 
     layers: Sequence[FilledLayer]
-    bubbles: Sequence[Bubble] = ()
     starts: Sequence[Sequence[float]] = ()
     balanced: bool = False
 

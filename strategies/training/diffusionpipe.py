@@ -98,7 +98,7 @@ class DiffusionPipe(LinearPipeline):
         )
         degree, replicas = layout.shape.degree, layout.replicas
         layers = fill_bubbles(bubbles, chains, layout.group_batch, degree, replicas, partial=partial)
-        return Filling(layers, bubbles, trace.starts)
+        return Filling(layers, trace.starts)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
