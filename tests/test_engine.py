@@ -8,6 +8,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import evaluate
 
 from profiles.errors import DeadlockError
 from sim.replay.engine import simulate
@@ -17,7 +18,6 @@ from strategies.plans.actions import BACKWARD, FORWARD
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Op, Plan, Tensor
-from strategies.plans.worklist import evaluate
 
 ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
 

@@ -7,6 +7,7 @@ from math import lcm
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import evaluate
 
 from profiles.architectures.components import divided_parameters
 from profiles.architectures.models import load_model
@@ -21,7 +22,6 @@ from strategies.pipelining.units import packed_s, unpacked_s
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
-from strategies.plans.worklist import evaluate
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from notation import parse_action
+from oracle import evaluate
 
 from profiles.machines.clusters import load_cluster
 from profiles.machines.fabrics import OPERATIONS, Collectives
@@ -14,7 +15,6 @@ from sim.replay.ways import CHUNK_S, MAX_CHUNKS
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
-from strategies.plans.worklist import evaluate
 
 SIZE = 1e9
 RING = ((2.0, 0.84), (4.0, 0.75), (8.0, 0.6))

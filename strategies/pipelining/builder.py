@@ -8,6 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from math import inf
 from operator import itemgetter
 
 from profiles.checks import sum_in_order
@@ -29,7 +31,8 @@ from strategies.plans.actions import (
 )
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective, FilledLayer, Filling, Op, Plan, Tensors
-from strategies.plans.worklist import evaluate
+from strategies.plans.wiring import wire
+from strategies.plans.worklist import Outputs, Step, walk
 
 _Column = tuple[list[int], bool]
 """The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
@@ -323,16 +326,26 @@ class PipelineBuilder:
 def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
     """For each (tensor, device) that is sent the op of the receiver after which it is posted.
 
-    Raises:
-        DeadlockError: the order can never be carried out, even if nobody waits.
+    It is the last that starts before the tensor is written, if nobody waits for messages; sums of gradients come later.
     """
-    trace = evaluate(plan, Network(plan.placement))
-    wiring, posted = trace.wiring, {}
-    for (tensor, device), slot in wiring.slots.items():
-        if wiring.sources[slot] is not None:
-            source, index = wiring.writers[tensor]
-            posted[tensor, device] = bisect_left(trace.starts[device], trace.ends[source][index]) - 1
-    return posted
+    wiring, network = wire(plan), Network(plan.placement)
+    num_slots, outputs = len(wiring.sources), dict[int, Outputs]()
+    for slot, message in enumerate(wiring.transfers):
+        if message is not None:
+            route = network.route(message.source, message.target)
+            message_s = message.size_bytes * route.wire_s_per_byte + route.delay_s
+            outputs[slot] = (slot, message_s), (num_slots + slot, 0.0)  # its arrival, and when it is written
+    rows: list[list[Step]] = []
+    for ops, waits, sends in zip(plan.ops, wiring.waits, wiring.sends, strict=True):
+        written = [tuple(chain.from_iterable(outputs.get(slot, ()) for slot in of)) for of in sends]
+        rows.append([(of, op.duration_s, out, ()) for op, of, out in zip(ops, waits, written, strict=True)])
+    filled_s = [inf] * (2 * num_slots)
+    starts = walk(rows, filled_s, [0.0] * len(rows))
+    return {
+        (tensor, device): bisect_left(starts[device], filled_s[num_slots + slot]) - 1
+        for (tensor, device), slot in wiring.slots.items()
+        if slot in outputs
+    }
 
 
 def posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:

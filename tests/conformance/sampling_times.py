@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from conformance.checks import Checks
 from conformance.sampling_points import ROUNDING, TOLERANCE_S
+from oracle import evaluate
 
 from sim.outcomes.measures import Measures, in_turn
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from strategies.plans.worklist import evaluate
 from strategies.registry import make_sampler
 
 check = Checks()
