@@ -38,7 +38,7 @@ def with_encoder(make, forward_s, **rest):
 
 @pytest.mark.parametrize(("name", "parameters"), POINTS)
 @given(forward_s=seconds, rounds=st.integers(1, 4), extra_forward=st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_on_free_links_the_bound_is_the_truth(make, name, parameters, forward_s, rounds, extra_forward):
     scenario = make.scenario(
         with_encoder(make, forward_s), make.cluster(), 2, 8 * rounds, extra_forward=extra_forward
@@ -128,7 +128,7 @@ times = st.floats(0.0, 2.0)
 
 
 @given(data=st.data(), degree=st.integers(1, 6), count=st.integers(1, 14))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_round_trips_between_any_two_positions_never_take_longer_than_1f1b_does(data, degree, count):
     forward_s, backward_s, there_s, back_s = (
         data.draw(st.lists(times, min_size=degree, max_size=degree)) for _ in range(4)
