@@ -97,7 +97,6 @@ aten = torch.ops.aten
 META: Final = "meta"
 MADE_THERE: Final = {aten._to_copy, aten.copy_}
 """Operators that may read one device and write another."""
-INDEXED: Final = {aten.index, aten.index_put, aten.index_put_}
 
 
 def _numbers(data: object, **kwargs: Any) -> Tensor:  # noqa: ANN401  torch's own
@@ -116,16 +115,6 @@ def _emptied(tree: Any) -> Any:  # noqa: ANN401  arguments of any operator
 
     with _disable_current_modes():
         return tree_map_only(Tensor, lambda tensor: tensor if _is_meta(tensor) else empty(tensor), tree)
-
-
-def _with_places(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of an indexing, with masks that have contents replaced by the places that they choose."""
-    places: list[Tensor | None] = []
-    with _disable_current_modes():
-        for index in args[1]:
-            chooses = index is not None and index.dtype is torch.bool and not _is_meta(index)
-            places += index.nonzero(as_tuple=True) if chooses else [index]
-    return (args[0], places, *args[2:])
 
 
 LAUNCH_NOTHING: Final = {aten._unsafe_view, aten.lift_fresh, aten.new_empty} | {
@@ -222,7 +211,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run one operator and note it, its tensors without contents if one of them is."""
         kwargs = kwargs or {}
         if func.overloadpacket not in MADE_THERE and len(set(map(_is_meta, tensors((args, kwargs))))) == 2:
-            args = _with_places(args) if func.overloadpacket in INDEXED else args
             args, kwargs = _emptied(args), _emptied(kwargs)
         result = func(*args, **kwargs)
         self.events.append(Ran(func, args, kwargs, result, tensors((args, kwargs)), tensors(result)))
