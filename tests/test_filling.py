@@ -136,7 +136,7 @@ def problems(draw: st.DrawFn, dependent: bool = True):
 
 
 any_problem = given(problems(), st.booleans())
-repeatable = settings(derandomize=True)
+repeatable = settings(derandomize=True, deadline=None)
 
 
 @settings(repeatable, max_examples=400)

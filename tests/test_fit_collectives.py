@@ -11,16 +11,10 @@ from making import make_cluster, make_link
 from profiles.machines.clusters import CLUSTERS
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
+from profiles.measuring.fitting.collective_laws import errors_of, fit_between, fit_inside
 from validate.__main__ import main
 from validate.fitting.collective_files import BOXES, FILES, file_text, fitted_cluster, judged
-from validate.fitting.collective_laws import (
-    bare,
-    curves_of,
-    errors_of,
-    fit_between,
-    fit_inside,
-    held_out,
-)
+from validate.fitting.collective_rows import bare, curves_of, held_out
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
 MEASURED = pytest.mark.skipif(not DATA.exists(), reason="needs the measurements beside the checkout")
@@ -75,7 +69,7 @@ def rows_of(cluster, groups, disturbed=0.0):
 
 def test_a_known_law_inside_a_node_is_found_again():
     rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)])
-    result = fit_inside(bare(KNOWN, "ring"), rows).collectives
+    result = fit_inside(bare(KNOWN, "ring"), curves_of(rows)).collectives
     assert result.step_s == pytest.approx(1e-6, rel=0.01)  # what values are taken for draws at them a little
     for key in ("efficiency", "middle", "fixed_s"):
         for operation, curve in getattr(KNOWN.collectives, key):
@@ -86,7 +80,7 @@ def test_a_known_law_inside_a_node_is_found_again():
 def test_a_known_law_between_nodes_is_found_again():
     inside = replace(KNOWN, collectives=replace(KNOWN.collectives, between=None))
     rows = rows_of(KNOWN, [Group(8 * nodes, nodes) for nodes in (2, 4, 8)])
-    result = fit_between(inside, rows)
+    result = fit_between(inside, curves_of(rows))
     assert errors_of(result, curves_of(rows)).worst < 0.02  # what values are taken for draws at them a little
     between = result.collectives.between
     assert between.step_s == pytest.approx(40e-6, rel=0.02)

@@ -21,8 +21,6 @@ from strategies.registry import strategies_of
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "experiment", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write, addresses to connect to, and more flags: a file from elsewhere must name none."""
-SWITCHES: Final = ("exhaustive", "json", "print_experiment", "quiet", "verbose")
-"""Flags without a value: false leaves them out."""
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys that the result of a run has, and its flags have not."""
 
@@ -57,7 +55,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return flags by name; those of a result ask for it again, with its measured number.
 
     Raises:
-        InputError: parameters or options of a result are no mappings, or a name is given twice.
+        InputError: parameters or options of a result are no mappings.
     """
     if all(key in values for key in RESULT):
         options: dict[str, Any] = {}
@@ -69,13 +67,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         names = ("model", "cluster", "stack", "strategy", *OPTION_NAMES, "measured")
         shared = {key: values[key] for key in names if key in values}
         return shared | {"gpus": values["num_gpus"]} | options
-    flags: dict[str, Any] = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name in flags:
-            raise InputError(f"{where}: {name} is given twice")
-        flags[name] = value
-    return flags
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
@@ -135,8 +127,9 @@ class Experiment:
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():
             flag = flag_of(name)
-            if flag not in before and not (value is False and name in SWITCHES):
-                words[flag] = flag if value is True and name not in worded else f"{flag}={_word(value)}"
+            switch = isinstance(value, bool) and name not in worded
+            if flag not in before and not (switch and value is False):
+                words[flag] = flag if switch else f"{flag}={_word(value)}"
         return cls(path, words)
 
     def blamed(self, error: InputError) -> InputError:

@@ -17,18 +17,23 @@ import pandas as pd
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
-from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, toml_text, write_files
-from profiles.units import MICROSECOND
-from validate.fitting.collective_laws import (
-    HeldOut,
+from profiles.machines.fabrics import Between
+from profiles.measuring.fitting.collective_laws import (
+    ALL_TO_ALL,
+    DIGITS,
     Known,
-    bare,
-    curves_of,
     errors_of,
     fit_between,
     fit_inside,
+    law_values,
+)
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import toml_text, write_files
+from profiles.units import MICROSECOND
+from validate.fitting.collective_rows import (
+    HeldOut,
+    bare,
+    curves_of,
     held_out,
     launch_s,
     of_sources,
@@ -37,8 +42,6 @@ from validate.fitting.collective_laws import (
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
 HEAD: Final = "[collectives]"
-ALL_TO_ALL: Final = "all_to_all"
-DIGITS: Final = 3
 
 
 class Box(NamedTuple):
@@ -103,7 +106,8 @@ def fitted_cluster(folder: Path, name: str) -> Fitted:
 def _inside_cluster(folder: Path, name: str) -> Cluster:
     """The cluster of a file with the law of groups in one node."""
     box = BOXES[FILES[name][0]]
-    return fit_inside(_bare(name, box), of_sources(read_measured(folder), [box.source], inside=True))
+    rows = of_sources(read_measured(folder), [box.source], inside=True)
+    return fit_inside(_bare(name, box), curves_of(rows))
 
 
 def _bare(name: str, box: Box) -> Cluster:
@@ -115,7 +119,9 @@ def _bare(name: str, box: Box) -> Cluster:
 def _network_cluster(folder: Path, name: str) -> Cluster:
     """The cluster on whose machines a network's rows were measured, with the laws of both."""
     chosen = of_sources(read_measured(folder), WIRES[name].sources, inside=False)
-    return fit_between(_inside_cluster(folder, WIRES[name].cluster), chosen, _known_of(folder, name))
+    return fit_between(
+        _inside_cluster(folder, WIRES[name].cluster), curves_of(chosen), _known_of(folder, name)
+    )
 
 
 def _known_of(folder: Path, name: str) -> Known:
@@ -142,29 +148,11 @@ def _block_text(fitted: Fitted) -> str:
     law = fitted.cluster.collectives
     values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
     values |= {"own_part": law.own_part} if law.own_part else {}
-    values |= _law_of(law) if law.between is None else _law_of(law) | {"between": _law_of(law.between)}
+    values |= (
+        law_values(law) if law.between is None else law_values(law) | {"between": law_values(law.between)}
+    )
     lines = "\n".join([HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)])
     return toml_text({"collectives": values}, f".{DIGITS}g").lstrip().replace(HEAD, lines, 1)
-
-
-def _law_of(law: Collectives | Between) -> dict[str, object]:
-    """The values that laws inside nodes and between nodes share, by their names in cluster files."""
-    values: dict[str, object] = {"step_us": (law.step_s or 0.0) / MICROSECOND}
-    if isinstance(law, Between):
-        values["middle_most"] = law.middle_most
-    values |= curve_values(law.efficiency)
-    if isinstance(law, Between) and law.tree:
-        values["tree"] = Exact(f"{{ 2 = {law.tree[0][1]:.{DIGITS}g} }}")
-    return values | {"fixed_us": curve_values(law.fixed_s, MICROSECOND), "middle": curve_values(law.middle)}
-
-
-def curve_values(curves: Curves, unit: float = 1.0) -> dict[str, object]:
-    """The curves of operations as the values of a TOML file; one of a single point is that point's value."""
-    values: dict[str, object] = {}
-    for name, curve in sorted(curves, key=lambda of: OPERATIONS.index(of[0])):
-        points = ", ".join(f"{at:.0f} = {value / unit:.{DIGITS}g}" for at, value in curve)
-        values[name] = curve[0][1] / unit if len(curve) == 1 else Exact(f"{{ {points} }}")
-    return values
 
 
 def file_text(name: str, fitted: Fitted) -> str:

@@ -21,10 +21,10 @@ from typing import Final
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS, Curve
+from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import toml_text, write_file
-from validate.fitting.collective_files import curve_values
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, sampling_rows
 from validate.published.runs import predict

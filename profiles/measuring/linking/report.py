@@ -12,7 +12,7 @@ from typing import Final
 from rich.table import Table
 
 from profiles.machines.clusters import Cluster, Link, read_cluster
-from profiles.machines.fabrics import OPERATIONS, Curve
+from profiles.measuring.fitting.collective_laws import law_values
 from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, law_of
 from profiles.measuring.linking.samples import Measurement, by_curve, by_pair
 from profiles.measuring.tables import show, table
@@ -95,9 +95,8 @@ def cluster_text(fit: LinkFit, slowdown_measured: bool) -> str:
     values["intra_node"] = _link_values(cluster.intra_node)
     if cluster.inter_node:
         values["inter_node"] = _link_values(cluster.inter_node)
-    curves = {**dict(cluster.collectives.efficiency), "nodes": cluster.collectives.nodes}
-    lines = {name: Exact(_curve_text(curves[name])) for name in (*OPERATIONS, "nodes")}
-    values["collectives"] = {"call_us": cluster.collectives.call_s / MICROSECOND, **lines}
+    law = cluster.collectives
+    values["collectives"] = {"call_us": law.call_s / MICROSECOND, **law_values(law)}
     notes = (textwrap.fill(note, 118, initial_indent="# ", subsequent_indent="# ") for note in fit.notes)
     return "\n".join((toml_text(values, ".4g"), *notes)).rstrip("\n") + "\n"
 
@@ -113,10 +112,6 @@ def _link_values(link: Link) -> dict[str, object]:
             bandwidth = getattr(link, f"{name}_bandwidth_bytes_per_s")
             values[f"{name}_bandwidth_GB_per_s"] = bandwidth / GB
     return values
-
-
-def _curve_text(curve: Curve) -> str:
-    return "{ " + ", ".join(f"{at:.0f} = {value:.4g}" for at, value in curve) + " }"
 
 
 def write_cluster(path: Path, text: str) -> Cluster:
