@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import settings
 from making import make_cluster, make_link
 from notation import parse_action
 
@@ -25,6 +26,8 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 
 pytest.register_assert_rewrite("conformance")  # the checks there assert, too
+# on a busy machine an example may take long
+settings.register_profile("default", settings.get_profile("default"), deadline=None)
 
 
 def pytest_ignore_collect(collection_path, config):

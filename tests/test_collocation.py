@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.partitions.symmetric import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
 
-derandomised = settings(derandomize=True, deadline=None, max_examples=60)
+derandomised = settings(derandomize=True, max_examples=60)
 
 
 def every_partition(num_layers, num_stages):

@@ -1,6 +1,5 @@
 """The critical path of a named order: it is what a replay takes on ports that nobody shares, and never more."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,12 +7,9 @@ from notation import parse_order
 
 from sim.replay.engine import simulate
 from strategies.bounds.critical_path import order_bound
-from strategies.bounds.pipelines import _paced_s, staged_bound
-from strategies.orders.named import one_forward_one_backward_order
-from strategies.orders.problem import Pass, follow
+from strategies.bounds.pipelines import staged_bound
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
-from strategies.plans.actions import BACKWARD, FORWARD
 from strategies.registry import make_strategy
 
 POINTS = [
@@ -22,6 +18,8 @@ POINTS = [
     ("zero-bubble", {}),
     ("wave", {"waves": 1}),
     ("wave", {"waves": 2}),
+    ("gpipe", {}),
+    ("1f1b", {}),
 ]
 
 seconds = st.lists(st.floats(0.1, 2.0), min_size=8, max_size=8)
@@ -38,7 +36,7 @@ def with_encoder(make, forward_s, **rest):
 
 @pytest.mark.parametrize(("name", "parameters"), POINTS)
 @given(forward_s=seconds, rounds=st.integers(1, 4), extra_forward=st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_on_free_links_the_bound_is_the_truth(make, name, parameters, forward_s, rounds, extra_forward):
     scenario = make.scenario(
         with_encoder(make, forward_s), make.cluster(), 2, 8 * rounds, extra_forward=extra_forward
@@ -121,22 +119,4 @@ def test_one_slow_hop_sets_the_pace_of_1f1b(make):
     strategy = make_strategy("spp", {"pipeline_degree": 8, "micro_batches": 64})
     truth_s = simulate(strategy.plan(scenario)).end_s
     assert truth_s > (64 + 7) * 3.0 + 60  # each pair of micro-batches waits for the hop there and back
-    assert 0.99 * truth_s < strategy.bound(scenario) <= truth_s * (1 + 1e-12)
-
-
-times = st.floats(0.0, 2.0)
-
-
-@given(data=st.data(), degree=st.integers(1, 6), count=st.integers(1, 14))
-@settings(max_examples=60, deadline=None)
-def test_round_trips_between_any_two_positions_never_take_longer_than_1f1b_does(data, degree, count):
-    forward_s, backward_s, there_s, back_s = (
-        data.draw(st.lists(times, min_size=degree, max_size=degree)) for _ in range(4)
-    )
-    there_s[-1] = back_s[-1] = 0.0
-    chain = [Pass(s, FORWARD, forward_s[s], there_s[s]) for s in range(degree)]
-    chain += [Pass(s, BACKWARD, backward_s[s], back_s[s - 1]) for s in reversed(range(degree))]
-    rows = one_forward_one_backward_order(degree, count)
-    spans = follow([(chain, range(count))], rows, [0.0] * degree)
-    paced_s = _paced_s(*map(np.array, (forward_s, backward_s, there_s, back_s)), count)
-    assert all(bound_s <= row[-1][-1] * (1 + 1e-9) for bound_s, row in zip(paced_s, spans, strict=True))
+    assert 0.99 * truth_s < strategy.order_bound(scenario) <= truth_s * (1 + 1e-12)

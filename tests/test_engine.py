@@ -21,7 +21,7 @@ from strategies.plans.plan import Op, Plan, Tensor
 
 ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=150)
+repeatable = settings(derandomize=True, max_examples=150)
 
 
 def pipeline(order, placement, forward_s, backward_s, hidden_bytes=0.0, blocking=False):

@@ -95,6 +95,8 @@ REFUSED = [
     ("steps = 4\n", "q.toml: --steps is of sampling, ddp trains"),
     ("patches = 4\n", "q.toml: ddp has no parameter --patches; it has "),
     ("gpus = {a = 1}\n", "q.toml: 'gpus' is {'a': 1}, must be a word, a number or a list of them"),
+    ("batch-size = 8\nbatch_size = 8\n", "q.toml: batch_size is given twice"),
+    ("gpus = false\n", "q.toml: --gpus is 'false', must be an integer"),
     ('experiment = "q.toml"\n', "q.toml: experiment is 'q.toml', must be given on the command line: "),
     ("gpus = \n", "q.toml: is not valid TOML, must be flags in TOML, or the result of a run in JSON: "),
 ]

@@ -136,7 +136,7 @@ def problems(draw: st.DrawFn, dependent: bool = True):
 
 
 any_problem = given(problems(), st.booleans())
-repeatable = settings(derandomize=True, deadline=None)
+repeatable = settings(derandomize=True)
 
 
 @settings(repeatable, max_examples=400)

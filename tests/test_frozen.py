@@ -80,7 +80,7 @@ def placements(draw):
     return batch, parts
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(placements())
 def test_every_activation_is_read_once_by_the_layer_that_follows(two, placed):
     batch, parts = placed

@@ -49,7 +49,7 @@ def test_the_host_runs_ahead_of_a_busy_gpu_up_to_a_limit():
     assert built(ops, Calls(1.0, ahead_s=0.0)).end_s == 10.0 + 3.0 + 3.0
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=8), seconds)
 def test_no_run_beats_its_gpu_or_its_host_or_exceeds_both_together(ops, ahead_s):
     gpu_s, host_s = (sum(column) for column in zip(*ops, strict=True))

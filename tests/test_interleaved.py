@@ -38,7 +38,7 @@ def test_two_positions_alternate_chunk_by_chunk():
 @given(
     degree=degrees, rounds=rounds, chunks=numbers_of_chunks, cost=st.sampled_from([(1, 1), (1, 2), (3, 2)])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_makespan_is_the_closed_form(make, degree, rounds, chunks, cost):
     forward_s, backward_s = map(float, cost)
     count = degree * rounds
@@ -48,7 +48,7 @@ def test_the_makespan_is_the_closed_form(make, degree, rounds, chunks, cost):
 
 
 @given(degree=degrees, rounds=rounds, chunks=numbers_of_chunks)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_activations_held_are_the_closed_form(make, degree, rounds, chunks):
     count = degree * rounds
     strategy, scenario, trace = replay_equal(make, degree, count, chunks, saved_bytes=1.0)

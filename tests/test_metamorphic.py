@@ -22,7 +22,7 @@ from strategies.registry import strategies_of
 
 ANOMALY = 1.1
 ROUNDING = 1 + 1e-9
-quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TIMES_S = st.lists(st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.4]), min_size=4, max_size=6)
 
 

@@ -124,7 +124,7 @@ def test_a_message_waits_for_the_bridge_that_a_collective_holds_for_a_chunk_at_m
     assert trace.end_s == pytest.approx(SIZE / 2 / 1e9 + 1e-6)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(data=st.data())
 def test_sharing_only_delays_and_groups_take_at_most_one_after_the_other(cards, data):
     efficiency = data.draw(st.sampled_from([RING, COLLAPSING, ((1.0, 1.0),)]))

@@ -23,7 +23,7 @@ from strategies.orders.problem import (
     wave_problem,
 )
 
-derandomised = settings(derandomize=True, deadline=None, max_examples=150)
+derandomised = settings(derandomize=True, max_examples=150)
 
 
 def line(degree, micro_batches, forward_s=1.0, backward_s=2.0):

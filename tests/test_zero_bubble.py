@@ -42,7 +42,7 @@ def test_weight_parts_wait_for_as_many_micro_batches_as_positions_are_before():
     more=counts,
     times=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 3, 2), (3, 2, 0)]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_makespan_is_the_closed_form(make, degree, more, times):
     count = degree + more - 1
     forward_s, input_s, weight_s = map(float, times)
@@ -53,7 +53,7 @@ def test_the_makespan_is_the_closed_form(make, degree, more, times):
 
 
 @given(degree=degrees, count=counts)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_position_holds_at_most_as_many_micro_batches_as_there_are_positions(make, degree, count):
     strategy, scenario, trace = replay_equal(make, degree, count, saved_bytes=0.5)
     held = peak_memory_bytes(trace) - resident_bytes(trace)

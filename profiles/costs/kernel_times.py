@@ -7,7 +7,7 @@ The host dispatches operators while the GPU computes: a pass takes the longer of
 time is spread over the layers in proportion, so that the times of layers still add up.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -17,13 +17,14 @@ from numpy.typing import ArrayLike
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
-from profiles.architectures.kernels import MEMORY_BOUND
+from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND
 from profiles.architectures.shares import Share
 from profiles.costs.layer_times import LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
 from profiles.software.stacks import Stack
 from profiles.units import FloatArray
 
+ATTENTION: Final = ("attention",)
 LAYOUT: Final[dict[KernelPart, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
 """Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them
 once. Some kernels read or write the framework's layout themselves; those of gradients more rarely, and on older
@@ -126,9 +127,7 @@ class KernelTimes(LayerTimes):
         """Seconds of the GPU alone in ``forward_s``, shape (layers,); of several batches (batches, layers)."""
         batch = np.asarray(batch, dtype=float)
         each = batch[:, None] if batch.ndim else batch
-        total = np.zeros((*batch.shape, len(self._passed)))
-        for group, shapes in self._shapes(share):
-            total += self._forward(group, shapes, each) @ group.counts.T
+        total = self._sum(share, lambda of, shapes: self._forward(of, shapes, each))
         return total if self._adapters is None else total + self._adapters.gpu_s(batch, share)
 
     def host_s(self) -> FloatArray:
@@ -138,37 +137,33 @@ class KernelTimes(LayerTimes):
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
         samples = np.asarray(float(batch))
-        return self._of_attention(
-            share, lambda of, shapes: _to_itself(of, self._forward(of, shapes, samples))
+        return self._sum(
+            share, lambda of, shapes: _to_itself(of, self._attention_s(shapes, samples)), ATTENTION
         )
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in the GPU's backward, shape (layers,)."""
         samples = np.asarray(float(batch))
-        seconds = self._of_attention(
-            share, lambda of, shapes: _to_itself(of, self._attention_backward_s(shapes, samples))
+        seconds = self._sum(
+            share,
+            lambda of, shapes: _to_itself(of, self._attention_s(shapes, samples, backward=True)),
+            ATTENTION,
         )
         return np.asarray(seconds * self._passed)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
         samples = np.asarray(float(batch))
-        gpu_s = self.gpu_s(batch, share) - self._of_attention(
-            share, lambda of, shapes: self._forward(of, shapes, samples) - self._heads_s(shapes, samples)
+        gpu_s = self.gpu_s(batch, share) - self._sum(
+            share,
+            lambda _, shapes: self._attention_s(shapes, samples) - self._heads_s(shapes, samples),
+            ATTENTION,
         )
         return gpu_s * self._floor(gpu_s, self.host_s())
 
     def attention_bytes(self) -> FloatArray:
         """Bytes per sample that attention's kernels write in each layer: outputs, and the sums of their softmax."""
-        return self._of_attention(Share(), lambda of, shapes: shapes.written_bytes)
-
-    def _of_attention(self, share: Share, value: Callable[[KernelGroup, Shapes], FloatArray]) -> FloatArray:
-        """The sum of a value of attention's kernels in each layer, shape (layers,)."""
-        total = np.zeros_like(self._passed)
-        for group, shapes in self._shapes(share):
-            if group.kind == "attention":
-                total += value(group, shapes) @ group.counts.T
-        return total
+        return self._sum(Share(), lambda _, shapes: shapes.written_bytes, ATTENTION)
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
@@ -177,38 +172,44 @@ class KernelTimes(LayerTimes):
         floor = self._floor(inputs_s + weights_s, host_s)
         return inputs_s * floor, weights_s * floor
 
-    def _backward_gpu_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
-        """Seconds of the GPU alone in ``backward_s``."""
-        inputs_s, weights_s = np.zeros((2, len(self._passed)))
-        for group, shapes in self._shapes(share):
-            for_input, locked, for_weight = self._backward(group, shapes, np.asarray(float(batch)))
-            inputs_s += (for_input @ group.counts.T) * self._trained
-            inputs_s += (locked @ group.counts.T) * (self._passed - self._trained)
-            weights_s += (for_weight @ group.counts.T) * self._trained
-        if self._adapters is not None:
-            beside_inputs_s, beside_weights_s = self._adapters._backward_gpu_s(batch, share)
-            return inputs_s + beside_inputs_s, weights_s + beside_weights_s
-        return inputs_s, weights_s
+    def _backward_gpu_s(self, batch: float, share: Share) -> FloatArray:
+        """Seconds of the GPU alone in ``backward_s``, shape (2, layers)."""
+        samples = np.asarray(float(batch))
+        inputs_s, locked_s, weights_s = np.zeros((3, 1)) + self._sum(
+            share, lambda of, shapes: np.array(self._backward(of, shapes, samples))
+        )
+        locked_s = locked_s * (self._passed - self._trained)
+        total = np.array([inputs_s * self._trained + locked_s, weights_s * self._trained])
+        return total if self._adapters is None else total + self._adapters._backward_gpu_s(batch, share)
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
-        return float(self._copy_s(moved_bytes, launches))
+        return float(self._moved_s("copy", moved_bytes, launches))
 
     def saved_bytes(self) -> FloatArray:
         """Bytes per sample that each layer keeps for its backward beside ``Layer.saved_bytes``, shape (layers,)."""
-        saved = np.zeros(len(self._passed))
-        for group, shapes in self._shapes(Share()):
-            if group.kind == "attention" and self._stack.attention == "math":
-                scores = shapes.heads * shapes.m * shapes.n
-                saved += (SAVED_SCORE_BYTES * scores) @ group.counts.T
-            if group.kind in NORM_CASTS and self._norms_in_single:
-                kept = (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
-                saved += kept @ group.counts.T
-        return np.asarray(saved * self._passed)
+        return np.asarray(self._sum(Share(), self._saved_bytes) * self._passed)
 
-    def _shapes(self, share: Share) -> list[tuple[KernelGroup, Shapes]]:
-        table = self._table
-        return [(group, group.shapes(self._pixels, share, table.text_tokens)) for group in table.groups]
+    def _saved_bytes(self, group: KernelGroup, shapes: Shapes) -> FloatArray:
+        if group.kind == "attention" and self._stack.attention == "math":
+            return SAVED_SCORE_BYTES * shapes.heads * shapes.m * shapes.n
+        if group.kind in NORM_CASTS and self._norms_in_single:
+            return (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
+        return np.zeros_like(shapes.m)
+
+    def _sum(
+        self,
+        share: Share,
+        value: Callable[[KernelGroup, Shapes], FloatArray],
+        kinds: Collection[str] = LAUNCHED,
+    ) -> FloatArray:
+        """The sum in each layer of a value of the kernels of some kinds, shape (..., layers)."""
+        table, total = self._table, np.zeros_like(self._passed)
+        for group in table.groups:
+            if group.kind in kinds:
+                shapes = group.shapes(self._pixels, share, table.text_tokens)
+                total = total + value(group, shapes) @ group.counts.T
+        return total
 
     @property
     def _operators(self) -> FloatArray:
@@ -225,17 +226,11 @@ class KernelTimes(LayerTimes):
 
     def _forward(self, group: KernelGroup, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Forward seconds of the kernels of a group, shape (kernels,) or (batches, kernels)."""
-        rates = self._stack.rates
-        match group.kind:
-            case "matmul":
-                seconds = self._laws.matmul_s(*_of_launch(shapes, batch)) / rates.matmul
-                return seconds + self._cast_weights_s(shapes)
-            case "conv":
-                seconds = self._conv_s(shapes, batch, "forward")
-                return seconds + self._cast_weights_s(shapes)
-            case "attention":
-                return self._attention_s(shapes, batch)
-        return self._memory_s(group.kind, shapes, batch, 1.0)
+        if group.kind in MEMORY_BOUND:
+            return self._memory_s(group.kind, shapes, batch, 1.0)
+        if group.kind == "attention":
+            return self._attention_s(shapes, batch)
+        return self._product_s(group.kind, shapes, batch, "forward") + self._cast_weights_s(shapes)
 
     def _backward(
         self, group: KernelGroup, shapes: Shapes, batch: FloatArray
@@ -246,66 +241,71 @@ class KernelTimes(LayerTimes):
             full, locked = (self._memory_s(group.kind, shapes, batch, share) for share in traffic)
             return full, locked, np.zeros_like(full)
         if group.kind == "attention":
-            seconds = self._attention_backward_s(shapes, batch)
+            seconds = self._attention_s(shapes, batch, backward=True)
             return seconds, seconds, np.zeros_like(seconds)
+        data, weight = (self._product_s(group.kind, shapes, batch, part) for part in PARTS[1:])
+        cast = self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
         if group.kind == "conv":
-            data, weight = (self._conv_s(shapes, batch, part) for part in PARTS[1:])
-            return data, data, weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
-        launch, rate = _of_launch(shapes, batch), self._stack.rates.matmul
-        data = self._laws.matmul_s(*launch, part="data") / rate
-        weight = self._laws.matmul_s(*launch, part="weight") / rate
+            return data, data, weight + cast
         alone = shapes.weight_bytes == 0  # both operands are activations
         both = data + np.where(alone, weight, 0.0)
-        weight = weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
-        if self._biased:
-            bias = self._laws.memory_s("pointwise", batch * shapes.written_bytes) / self._stack.rates.memory
-            weight = weight + bias
-        return both, both, np.where(alone, 0.0, weight)
+        bias = self._moved_s("pointwise", batch * shapes.written_bytes) if self._biased else 0.0
+        return both, both, np.where(alone, 0.0, weight + cast + bias)
 
-    def _conv_s(self, shapes: Shapes, batch: FloatArray, part: KernelPart) -> FloatArray:
+    def _product_s(self, kind: str, shapes: Shapes, batch: FloatArray, part: KernelPart) -> FloatArray:
+        """Seconds of a part of linears or convolutions."""
+        laws, rates = self._laws, self._stack.rates
+        if kind == "matmul":  # samples share a weight, else each has operands of its own
+            weighted = shapes.weight_bytes > 0
+            heads = shapes.heads * np.where(weighted, 1.0, batch)
+            rows = shapes.m * np.where(weighted, batch, 1.0)
+            return laws.matmul_s(heads, rows, shapes.n, shapes.k, part=part) / rates.matmul
         moved = batch * shapes.moved_bytes + shapes.weight_bytes
-        seconds = (
-            self._laws.conv_s(shapes.heads, batch * shapes.m, shapes.n, shapes.k, moved, part=part)
-            / self._stack.rates.conv
-        )
-        if self._stack.channels_last:
-            return seconds
-        return seconds + self._copy_s(2 * LAYOUT[part] * moved, launches=2)
+        seconds = laws.conv_s(shapes.heads, batch * shapes.m, shapes.n, shapes.k, moved, part=part)
+        laid_out_s = 0.0 if self._stack.channels_last else self._moved_s("copy", 2 * LAYOUT[part] * moved, 2)
+        return seconds / rates.conv + laid_out_s
 
-    def _copy_s(self, moved_bytes: ArrayLike, launches: float = 1.0) -> FloatArray:
-        """Seconds of copies that fusion leaves: the law for one launch, and its fixed part for each further one."""
-        once = self._laws.memory_s("copy", moved_bytes)
-        return (once + (launches - 1) * self._laws.memory_s("copy", 0.0)) / self._stack.rates.memory
+    def _moved_s(self, kind: str, moved_bytes: ArrayLike, launches: FloatArray | float = 1.0) -> FloatArray:
+        """Seconds of memory-bound kernels: the law for one launch, and its fixed part for each further one."""
+        once, fixed = (self._laws.memory_s(kind, size) for size in (moved_bytes, 0.0))
+        return (once + (launches - 1) * fixed) / self._stack.rates.memory
 
     def _cast_weights_s(self, shapes: Shapes, traffic: float = CAST) -> FloatArray:
         """Seconds of casting weights, or of casting and handing over their gradients."""
         if not self._casts_weights:
             return np.zeros_like(shapes.m)
-        return np.where(shapes.weight_bytes > 0, self._copy_s(traffic * shapes.weight_bytes), 0.0)
+        return np.where(shapes.weight_bytes > 0, self._moved_s("copy", traffic * shapes.weight_bytes), 0.0)
 
     def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
         """Seconds of memory-bound kernels that move ``traffic`` times the bytes of a forward pass."""
         stack = self._stack
         moved = traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
         single = self._norms_in_single and kind in NORM_CASTS
-        kept, launched = getattr(stack.traffic, kind), getattr(stack.launches, kind)
-        seconds = self._laws.memory_s(kind, (2.0 if single else 1.0) * kept * moved)
-        seconds = seconds - (1 - launched) * self._laws.memory_s(kind, 0.0)
+        kept, launches = getattr(stack.traffic, kind), getattr(stack.launches, kind)
+        seconds = self._moved_s(kind, (2.0 if single else 1.0) * kept * moved, launches)
         if not single:
-            return np.asarray(seconds / stack.rates.memory)
+            return seconds
         casts, readers = NORM_CASTS[kind], NORM_READERS[kind]
-        extra = (CAST * casts + 2 * readers) * batch * shapes.written_bytes
-        return np.asarray(seconds / stack.rates.memory) + self._copy_s(extra, launches=casts)
+        return seconds + self._moved_s(
+            "copy", (CAST * casts + 2 * readers) * batch * shapes.written_bytes, casts
+        )
 
-    def _attention_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+    def _attention_s(self, shapes: Shapes, batch: FloatArray, *, backward: bool = False) -> FloatArray:
+        """Seconds of attention with what is beside its kernels, block after block around a ring."""
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
-        beside_s = self._heads_s(shapes, batch) + self._merging_s(shapes, batch)
+        laws, rates = self._laws, self._stack.rates
+        beside_s = self._heads_s(shapes, batch) + (0.0 if backward else self._merging_s(shapes, batch))
         if self._stack.attention != "math":
-            fused = self._laws.attention.seconds(heads, m, n, k)
-            return shapes.launches * fused / self._stack.rates.attention + beside_s
-        products = self._laws.matmul_s(heads, m, n, k) + self._laws.matmul_s(heads, m, k, n)
-        blocks_s = shapes.launches * (products / self._stack.rates.matmul + self._scores_s(heads * m * n, 0))
-        return blocks_s + beside_s
+            fused = laws.attention.backward_seconds if backward else laws.attention.seconds
+            return shapes.launches * fused(heads, m, n, k) / rates.attention + beside_s
+        products = [
+            laws.matmul_s(heads, m, *inner, part=part)
+            for inner in ((n, k), (k, n))
+            for part in (PARTS[1:] if backward else PARTS[:1])
+        ]
+        moved = SCORE_BYTES[self._task][backward] * heads * m * n
+        scores_s = self._moved_s("softmax", moved, SCORE_KERNELS[self._task])
+        return shapes.launches * (sum(products) / rates.matmul + scores_s) + beside_s
 
     def _heads_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Seconds of copies that lay out queries, keys, values and result by heads, or their gradients back."""
@@ -313,46 +313,18 @@ class KernelTimes(LayerTimes):
         if not copies:
             return np.zeros_like(shapes.m)
         elements = 2 * batch * shapes.heads * (shapes.m + shapes.n) * shapes.k
-        return self._copy_s(2 * ELEMENT_BYTES * elements, launches=copies)
+        return self._moved_s("copy", 2 * ELEMENT_BYTES * elements, copies)
 
     def _merging_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Seconds of merging the outputs of attention on one block of keys after another."""
         blocks, elements = shapes.launches, batch * shapes.heads * shapes.m * shapes.k
-        stack, laws = self._stack, self._laws
         moved = (MERGED_BYTES * (blocks - 1) + MERGE_CASTS) * elements
         launches = MERGE_KERNELS * (blocks - 1) + MERGE_CAST_KERNELS
-        fixed_s = launches * stack.launches.pointwise * laws.memory_s("pointwise", 0.0)
-        seconds = laws.memory_s("pointwise", stack.traffic.pointwise * moved) - laws.memory_s(
-            "pointwise", 0.0
+        stack = self._stack
+        seconds = self._moved_s(
+            "pointwise", stack.traffic.pointwise * moved, launches * stack.launches.pointwise
         )
-        return np.where(blocks > 1, (seconds + fixed_s) / stack.rates.memory, 0.0)
-
-    def _attention_backward_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
-        heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
-        heads_s = self._heads_s(shapes, batch)
-        if self._stack.attention != "math":
-            fused = self._laws.attention.backward_seconds(heads, m, n, k)
-            return shapes.launches * fused / self._stack.rates.attention + heads_s
-        products = [
-            self._laws.matmul_s(heads, m, *inner, part=part)
-            for inner in ((n, k), (k, n))
-            for part in ("data", "weight")
-        ]
-        scores_s = self._scores_s(heads * m * n, 1)
-        return shapes.launches * (sum(products) / self._stack.rates.matmul + scores_s) + heads_s
-
-    def _scores_s(self, scores: FloatArray, way: int) -> FloatArray:
-        """Seconds of what unfused attention does with its scores between the products."""
-        moved, kernels = SCORE_BYTES[self._task][way], SCORE_KERNELS[self._task]
-        fixed = (kernels - 1) * self._laws.memory_s("softmax", 0.0)
-        return (self._laws.memory_s("softmax", moved * scores) + fixed) / self._stack.rates.memory
-
-
-def _of_launch(shapes: Shapes, batch: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Heads, m, n and k of matrix products: samples share a weight, else each has operands of its own."""
-    weighted = shapes.weight_bytes > 0
-    heads = shapes.heads * np.where(weighted, 1.0, batch)
-    return heads, shapes.m * np.where(weighted, batch, 1.0), shapes.n, shapes.k
+        return np.where(blocks > 1, seconds, 0.0)
 
 
 def _to_itself(group: KernelGroup, seconds: FloatArray) -> FloatArray:

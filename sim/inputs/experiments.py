@@ -21,6 +21,8 @@ from strategies.registry import strategies_of
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "experiment", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write, addresses to connect to, and more flags: a file from elsewhere must name none."""
+SWITCHES: Final = ("exhaustive", "json", "print_experiment", "quiet", "verbose")
+"""Flags without a value: false leaves them out."""
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys that the result of a run has, and its flags have not."""
 
@@ -55,7 +57,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return flags by name; those of a result ask for it again, with its measured number.
 
     Raises:
-        InputError: parameters or options of a result are no mappings.
+        InputError: parameters or options of a result are no mappings, or a name is given twice.
     """
     if all(key in values for key in RESULT):
         options: dict[str, Any] = {}
@@ -67,7 +69,13 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         names = ("model", "cluster", "stack", "strategy", *OPTION_NAMES, "measured")
         shared = {key: values[key] for key in names if key in values}
         return shared | {"gpus": values["num_gpus"]} | options
-    return {str(key).replace("-", "_"): value for key, value in values.items()}
+    flags: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name in flags:
+            raise InputError(f"{where}: {name} is given twice")
+        flags[name] = value
+    return flags
 
 
 def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
@@ -127,9 +135,8 @@ class Experiment:
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():
             flag = flag_of(name)
-            switch = isinstance(value, bool) and name not in worded
-            if flag not in before and not (switch and value is False):
-                words[flag] = flag if switch else f"{flag}={_word(value)}"
+            if flag not in before and not (value is False and name in SWITCHES):
+                words[flag] = flag if value is True and name not in worded else f"{flag}={_word(value)}"
         return cls(path, words)
 
     def blamed(self, error: InputError) -> InputError:

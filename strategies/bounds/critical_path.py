@@ -12,7 +12,7 @@ from strategies.orders.problem import Pass, Problem, follow
 from strategies.pipelining.builder import with_extra_forwards
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.two_way import is_one_backbone, two_way_rows
+from strategies.pipelining.two_way import is_one_backbone
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, FORWARD, Rows
 
 
@@ -22,6 +22,7 @@ def order_bound(
     name: Hashable,
     *,
     frozen_first: bool = True,
+    frozen_after: bool = False,
     split: bool = False,
 ) -> float:
     """Seconds that no iteration in an order can undercut.
@@ -31,6 +32,7 @@ def order_bound(
         order: makes the order of each position, without optimizer steps.
         name: tells the order from others of the layout.
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
+        frozen_after: it runs between the last pass of a device and its optimizer steps.
         split: backwards come in two parts.
     """
 
@@ -41,9 +43,11 @@ def order_bound(
         # group sizes on links alike have one answer
         key = ("path", name, shape.degree, shape.micro_batches, layout.cuts, chains, begins_s)
         free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
+        if frozen_after:
+            free_s = [end_s + frozen_s(layout, position) for position, end_s in enumerate(free_s)]
         return max(sums_end_s(layout, free_s, complete_s), port_bound(layout, frozen_first=frozen_first))
 
-    return layout.remember(("bound", name, frozen_first), bound)
+    return layout.remember(("bound", name, frozen_first, frozen_after), bound)
 
 
 def _chains(
@@ -83,11 +87,6 @@ def _ends_s(
         for (stage, _, _), _, end in row:
             complete_s[stage] = free_s[position] = end
     return free_s, complete_s
-
-
-def two_way_bound(layout: Layout, *, frozen_first: bool = True) -> float:
-    """Seconds that no iteration of both directions can undercut, whatever runs before it or in its bubbles."""
-    return order_bound(layout, lambda: two_way_rows(layout), "two-way", frozen_first=frozen_first)
 
 
 def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:

@@ -13,110 +13,10 @@ import numpy as np
 from profiles.checks import sum_in_order
 from profiles.units import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
-from strategies.pipelining.layout import BELOW_PRODUCT, Layout
+from strategies.pipelining.layout import Layout
 
 PortTraffic = tuple[int, int, float]
 """The position that sends, the one that receives, and bytes of all messages of one iteration."""
-
-
-def pipeline_bound(
-    layout: Layout, *, depth_first: bool = True, frozen_first: bool = True, frozen_after: bool = False
-) -> float:
-    """Seconds below which no iteration of a linear pipeline can take.
-
-    Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
-    after it; in FIFO-1F1B round trips limit the pace besides. Each link, and each port that several share,
-    likewise carries all its messages one after the other; a node's port carries the sums of the gradients of all
-    its devices.
-
-    Args:
-        layout: the stages, one per position.
-        depth_first: the order is FIFO-1F1B.
-        frozen_first: the frozen work runs before the pipeline.
-        frozen_after: all frozen work runs between the last backward of a device and its optimizer step.
-    """
-    before_s = frozen_s(layout) if frozen_first else 0.0
-
-    def bound() -> float:
-        return _pipeline_bound(layout, depth_first=depth_first, frozen_after=frozen_after)
-
-    return before_s + layout.remember(("bound", depth_first, frozen_after), bound)
-
-
-def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) -> float:
-    stages, count, hops = layout.stages, layout.shape.micro_batches, layout.hops
-    passes = 2 if layout.scenario.workload.extra_forward else 1
-    forward_s = np.array([stage.forward_s for stage in stages])
-    backward_s = np.array([stage.backward_s for stage in stages])
-    there_s, back_s, wire_s = (
-        np.array(of)
-        for of in zip(
-            *((there.duration_s, back.duration_s, there.wire_s) for there, back in hops), strict=True
-        )
-    )
-    head_s, tail_s = _before(forward_s + there_s), _before(backward_s + back_s)
-    own_s = head_s + count * (passes * forward_s + backward_s)
-    if depth_first:
-        extra_s = (passes - 1) * count * float(forward_s.max())
-        own_s = np.maximum(own_s, extra_s + _paced_s(forward_s, backward_s, there_s, back_s, count))
-    ends_s = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s  # of each position's last backward
-    link_s = (head_s + forward_s + passes * count * wire_s)[:-1] + (tail_s + backward_s)[1:]
-    after_s = [frozen_s(layout, p) if frozen_after else 0.0 for p in range(len(stages))]
-    each_s = np.array([_step_s(layout, p, beside_s=of) for p, of in enumerate(after_s)])
-    port_s = stages[0].forward_s + busiest_port_s(layout, chain_traffic(layout, 0)) + stages[0].backward_s
-    last_s = max(float(link_s.max(initial=0.0)), port_s) + float(each_s[0])
-    summed_s = sums_end_s(layout, ends_s.tolist(), ends_s.tolist())
-    return max(float((ends_s + each_s).max()), last_s, summed_s)
-
-
-def _paced_s(
-    forward_s: FloatArray, backward_s: FloatArray, there_s: FloatArray, back_s: FloatArray, count: int
-) -> FloatArray:
-    """For each position the seconds before which FIFO-1F1B cannot have done its last backward, by its round trips.
-
-    Position s sends w = P - s micro-batches ahead: its forward k + w comes after its backward k, which comes after its
-    forward k + w - 1. So of all positions s to t, once the first micro-batch has been through, each trip down from s to
-    t and back moves both on by t - s + 1 micro-batches. What is left then passes a position that is not before s.
-
-    Args:
-        forward_s: of each position, for one micro-batch.
-        backward_s: likewise.
-        there_s: seconds from each position to the next.
-        back_s: seconds back.
-        count: micro-batches.
-    """
-    degree, head_s, tail_s = len(forward_s), _before(forward_s + there_s), _before(backward_s + back_s)
-    pass_s, around_s = forward_s + backward_s, head_s + tail_s
-    begin, end = np.triu_indices(degree)
-    trips, ahead = (count - 1 - degree + begin) // (end - begin + 1), degree - begin
-    begin, end, trips, ahead = (values[trips >= 0] for values in (begin, end, trips, ahead))
-    trip_s = around_s[end] - around_s[begin] + pass_s[end]
-    there_by_s = float(around_s[-1] + pass_s[-1]) - around_s[begin] + trips * trip_s
-    left = count - ahead - trips * (end - begin + 1)
-    own_s = np.zeros(degree)
-    for last in {degree - 1, int(pass_s.argmax())}:
-        before = begin <= last
-        through_s = there_by_s[before] + head_s[last] + left[before] * pass_s[last]
-        own_s[last] = (1 - BELOW_PRODUCT) * float(through_s.max(initial=0.0))
-    return own_s
-
-
-def _before(values: FloatArray) -> FloatArray:
-    """For each entry the sum of those before it."""
-    return np.cumsum(values) - values
-
-
-def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tuple[int, ...] = (0,)) -> float:
-    """The seconds from a stage's last backward until its weights are stepped, and gathered, on free ports.
-
-    Args:
-        layout: the stages.
-        stage: number of the stage.
-        beside_s: seconds of compute that run while the gradients are reduced.
-        positions: those that hold the stage's layers and sum their gradients; one is like another.
-    """
-    update = layout.update(layout.trained_parameters[stage], positions)
-    return max(update.reduce_s, beside_s) + update.step_s + update.gathered_s
 
 
 def frozen_s(layout: Layout, position: int = 0) -> float:
@@ -199,7 +99,8 @@ def steps_s(layout: Layout) -> list[float]:
     for twins in layout.twins:
         positions = tuple(sorted(layout.stages[number].position for number in twins))
         for number in twins:
-            seconds[number] = _step_s(layout, number, positions=positions)
+            update = layout.update(layout.trained_parameters[number], positions)
+            seconds[number] = update.reduce_s + update.step_s + update.gathered_s
     return seconds
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -66,8 +66,8 @@ def _best(problem: Problem, priority: str) -> Ordering:
     lanes = lanes_of(problem)
     rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
     keys = [key for name, key in PRIORITIES.items() if priority in (name, BEST)]
-    orders = (ListScheduler(problem, lanes, _keys(key, lanes, rests_s)).run() for key in keys)
-    return min(orders, key=attrgetter("makespan_s"))
+    runs = (ListScheduler(problem, lanes, _keys(key, lanes, rests_s)).run() for key in keys)
+    return min(runs, key=attrgetter("makespan_s")).order()
 
 
 def _keys(
@@ -105,12 +105,21 @@ class ListScheduler:
         self.taken: list[list[tuple[int, float]]] = [[] for _ in devices]
         self.wakes = [(0.0, device) for device in devices]
 
-    def run(self) -> Ordering:
-        """Return the whole order."""
+    def run(self) -> Self:
+        """Start all passes."""
         self._start_all()
         assert all(done == len(keys) for done, keys in zip(self.done, self.keys, strict=True)), (
             "list scheduling is stuck"
         )
+        return self
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds until all devices are free."""
+        return max(self.free_s)
+
+    def order(self) -> Ordering:
+        """Return the whole order, once it has run."""
         chains = self.problem.chains
         coming = [
             iter([StageAction(lane.stage, lane.kind, number) for number in chains[lane.chain].micro_batches])
@@ -118,7 +127,7 @@ class ListScheduler:
         ]
         rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in self.taken])
         return Ordering(
-            rows, tuple([tuple([start for _, start in row]) for row in self.taken]), max(self.free_s)
+            rows, tuple([tuple([start for _, start in row]) for row in self.taken]), self.makespan_s
         )
 
     def _start_all(self) -> None:

@@ -44,7 +44,7 @@ def extend(problem: Problem, ordering: Ordering, larger: Problem) -> Ordering:
         rounds = _rounds(problem, ordering, chain)
         micro_batches = len(larger_chain.micro_batches)
         keys += _stretch(rounds, larger.num_devices, micro_batches, pace_s).tolist()
-    orderings = [ListScheduler(larger, lanes, keys).run()]
+    orderings = [ListScheduler(larger, lanes, keys).run().order()]
     strict = _rows(larger, lanes, keys)
     if fits(larger, strict):
         orderings.append(evaluate(larger, strict))

@@ -29,9 +29,6 @@ from strategies.scenario import Scenario
 
 T = TypeVar("T")
 
-BELOW_PRODUCT: Final = 1e-12
-"""Share that seconds multiplied stay below the same added one by one."""
-
 
 class Hop(NamedTuple):
     """A message between two positions: seconds on the wire, and of latency and calls, which hold no port."""

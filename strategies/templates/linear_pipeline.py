@@ -2,45 +2,33 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
-from strategies.bounds.pipelines import pipeline_bound
+from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining.stages import shapes
+from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
 from strategies.templates.ordered_pipeline import OrderedPipeline
 
 
 @dataclass(frozen=True, slots=True)
 class LinearPipeline(OrderedPipeline):
-    """The only backbone, one stage per position; a strategy adds its name, its summary and its order.
-
-    The bound, and the activations of a device, follow from the order. Where ``depth_first`` names the order, closed
-    forms give them in less time: True for FIFO-1F1B, whose position s runs at most P - s micro-batches ahead; False for
-    all forwards, then all backwards.
-    """
-
-    depth_first: ClassVar[bool | None] = None
+    """The only backbone, one stage per position; a strategy adds its name, its summary and its order."""
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Every degree, group size and number of micro-batches that divides."""
         return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in shapes(scenario))
 
-    def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut."""
-        if self.depth_first is not None:
-            return pipeline_bound(self.layout(scenario), depth_first=self.depth_first)
-        return OrderedPipeline.bound(self, scenario)
 
-    def order_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut in this order."""
-        return (
-            OrderedPipeline.order_bound(self, scenario) if self.depth_first is None else self.bound(scenario)
-        )
+@dataclass(frozen=True, slots=True)
+class DepthFirstPipeline(LinearPipeline):
+    """A linear pipeline in FIFO-1F1B, whose position s runs at most P - s micro-batches ahead."""
+
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
     def in_flight(self) -> Sequence[int]:
-        """For each position the micro-batches whose activations it holds at once when it is fullest."""
-        degree, count = self.pipeline_degree, self.micro_batches
-        if self.depth_first is None:
-            return OrderedPipeline.in_flight(self)
-        return [min(count, degree - s) if self.depth_first else count for s in range(degree)]
+        """For each position the micro-batches whose activations it holds when it is fullest."""
+        return [min(self.micro_batches, self.pipeline_degree - s) for s in range(self.pipeline_degree)]

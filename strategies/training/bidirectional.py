@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from profiles.errors import InfeasibleError
-from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
+from strategies.bounds.critical_path import order_bound, two_way_least_memory
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.chimera import chimera_order
 from strategies.pipelining.layout import Layout
@@ -62,7 +62,8 @@ class Bidirectional(OrderedPipeline):
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""
-        return two_way_bound(self.layout(scenario))
+        layout = self.layout(scenario)
+        return order_bound(layout, lambda: two_way_rows(layout), "two-way")
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""

@@ -10,9 +10,8 @@ from typing import Self
 
 from profiles.checks import sum_in_order
 from strategies import parameters as fields
-from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
-from strategies.bounds.pipelines import pipeline_bound, staged_bound
-from strategies.orders.named import one_forward_one_backward_order
+from strategies.bounds.critical_path import order_bound, two_way_least_memory
+from strategies.bounds.pipelines import staged_bound
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
@@ -32,13 +31,13 @@ from strategies.plans.bubbles import find_bubbles
 from strategies.plans.plan import Filling, Plan
 from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
-from strategies.templates.linear_pipeline import LinearPipeline
+from strategies.templates.linear_pipeline import DepthFirstPipeline
 
 FILLS = ("none", "full", "partial")
 
 
 @dataclass(frozen=True, slots=True)
-class DiffusionPipe(LinearPipeline):
+class DiffusionPipe(DepthFirstPipeline):
     """FIFO-1F1B, or two directions for several backbones, on the optimal partition with cross-iteration bubble filling.
 
     Source: Tian et al., DiffusionPipe, 2024, sections 3 to 5.
@@ -47,25 +46,21 @@ class DiffusionPipe(LinearPipeline):
     name = "diffusionpipe"
     summary = "optimal partition, frozen layers of the next iteration in the bubbles"
 
-    depth_first = True
-
     partition: str = fields.partition("optimal")
     fill: str = parameter(
         "partial", "what goes into the bubbles: layers, also on partial batches", choices=FILLS
     )
 
-    def order(self) -> Rows:
-        """The forwards and backwards of each position for one backbone."""
-        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
-
     def layout(self, scenario: Scenario) -> Layout:
         """The stages, of several backbones in two directions."""
         if _is_cascaded(scenario):
             return two_way_layout(scenario, self.shape, self.partition, self.skip_route)
-        return LinearPipeline.layout(self, scenario)
+        return DepthFirstPipeline.layout(self, scenario)
 
     def _rows(self, layout: Layout) -> Rows:
-        return two_way_rows(layout) if _is_cascaded(layout.scenario) else LinearPipeline._rows(self, layout)
+        if _is_cascaded(layout.scenario):
+            return two_way_rows(layout)
+        return DepthFirstPipeline._rows(self, layout)
 
     def _builder(self, scenario: Scenario) -> PipelineBuilder:
         layout = self.layout(scenario)
@@ -110,18 +105,16 @@ class DiffusionPipe(LinearPipeline):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         layout = self.layout(scenario)
-        if self.fill == "none" and not _is_cascaded(scenario):
-            return pipeline_bound(layout, frozen_first=False, frozen_after=True)
-        of_layout = staged_bound if _is_cascaded(scenario) else pipeline_bound
         evenly_s = sum_in_order(_stages_s(layout)) / layout.shape.degree + _least_frozen_s(layout)
-        return max(of_layout(layout, frozen_first=False), evenly_s)
+        return max(staged_bound(layout, frozen_first=False), evenly_s)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""
-        bound_s = self.bound(scenario)
-        if not _is_cascaded(scenario):
-            return bound_s
-        return max(bound_s, two_way_bound(self.layout(scenario), frozen_first=False))
+        layout, after = self.layout(scenario), self.fill == "none"
+        in_order_s = order_bound(
+            layout, lambda: self._rows(layout), DiffusionPipe, frozen_first=False, frozen_after=after
+        )
+        return max(self.bound(scenario), in_order_s)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
@@ -129,7 +122,7 @@ class DiffusionPipe(LinearPipeline):
         if _is_cascaded(scenario):
             least_bytes = two_way_least_memory(layout, frozen_first=False)
         else:
-            least_bytes = least_memory_bytes(layout, LinearPipeline.in_flight(self), inputs_first=True)
+            least_bytes = least_memory_bytes(layout, self.in_flight(), inputs_first=True)
         return max(least_bytes, self._frozen_beside_bytes(layout))
 
     def _frozen_beside_bytes(self, layout: Layout) -> float:

@@ -1,16 +1,16 @@
 """Pipelines of one stage per position, which differ in their order: GPipe, FIFO-1F1B, SPP and zero bubble."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from strategies import parameters as fields
-from strategies.orders.named import gpipe_order, one_forward_one_backward_order, zero_bubble_order
+from strategies.orders.named import gpipe_order, zero_bubble_order
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.stages import shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
-from strategies.templates.linear_pipeline import LinearPipeline
+from strategies.templates.linear_pipeline import DepthFirstPipeline, LinearPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,6 @@ class GPipe(LinearPipeline):
 
     name = "gpipe"
     summary = "all forwards, then all backwards, on equal blocks"
-    depth_first = False
 
     optimizer: str = fields.optimizer()
 
@@ -27,20 +26,19 @@ class GPipe(LinearPipeline):
         """The forwards and backwards of each position."""
         return gpipe_order(self.pipeline_degree, self.micro_batches)
 
+    def in_flight(self) -> Sequence[int]:
+        """For each position the micro-batches whose activations it holds when it is fullest: all."""
+        return [self.micro_batches] * self.pipeline_degree
+
 
 @dataclass(frozen=True, slots=True)
-class OneForwardOneBackward(LinearPipeline):
+class OneForwardOneBackward(DepthFirstPipeline):
     """Source: Narayanan et al., PipeDream, 2019; DiffusionPipe, section 2.2."""
 
     name = "1f1b"
     summary = "FIFO-1F1B on equal blocks"
-    depth_first = True
 
     optimizer: str = fields.optimizer()
-
-    def order(self) -> Rows:
-        """The forwards and backwards of each position."""
-        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -56,18 +54,13 @@ class OneForwardOneBackward(LinearPipeline):
 
 
 @dataclass(frozen=True, slots=True)
-class SPP(LinearPipeline):
+class SPP(DepthFirstPipeline):
     """Source: Luo et al., SPP, 2022, with the objective of DiffusionPipe, Eq. 2."""
 
     name = "spp"
     summary = "FIFO-1F1B on the optimal partition"
-    depth_first = True
 
     partition: str = fields.partition("optimal")
-
-    def order(self) -> Rows:
-        """The forwards and backwards of each position."""
-        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
 
 @dataclass(frozen=True, slots=True)

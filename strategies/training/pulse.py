@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil, inf
 from typing import Self
 
 import numpy as np
@@ -22,6 +24,7 @@ from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Cut, Shape, shapes
+from strategies.plans.bubbles import ROUNDING
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
@@ -143,9 +146,29 @@ class Pulse(Strategy):
         return order_bound(self.layout(scenario), lambda: rows, self)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device cannot do without, in whichever order."""
+        """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)
-        return least_memory_bytes(layout, [1] * len(layout.stages), frozen_first=True)
+        return least_memory_bytes(layout, self._taken_in(layout), frozen_first=True)
+
+    def _taken_in(self, layout: Layout) -> list[int]:
+        """For each stage the micro-batches that have come to it at least when its device begins its first backward.
+
+        List scheduling leaves no device idle: until the first micro-batch comes back to a device, it and all before it
+        run the forwards of their first stages.
+        """
+        stages, degree = layout.stages, self.pipeline_degree
+        if self.micro_batches <= degree:  # the order may be the wave's
+            return [1] * len(stages)
+        steps_s = (
+            stage.forward_s + there.duration_s for stage, (there, _) in zip(stages, layout.hops, strict=True)
+        )
+        arrivals_s, taken = [*accumulate(steps_s, initial=0.0)], [1] * len(stages)
+        most, pace_s = min(self.micro_batches, self.in_flight * degree), 0.0
+        for first, back, *_ in layout.hosted:
+            pace_s = max(pace_s, stages[first].forward_s)
+            passes = (arrivals_s[back] - arrivals_s[first]) / (pace_s or inf)
+            taken[first] = min(most, max(1, ceil(passes * (1 - ROUNDING))))
+        return taken
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made where only it can tell."""
