@@ -9,10 +9,9 @@ COLUMNS = np.array([[1.0, 0.0], [0.0, 1e9], [1.0, 1e9]])
 AIM = COLUMNS @ [3.0, 2e-9]
 
 
-def test_unknowns_of_very_different_size_come_back_within_their_bounds():
+def test_unknowns_of_very_different_size_come_back_and_none_is_negative():
     assert least_squares(COLUMNS, AIM, np.ones_like) == pytest.approx([3.0, 2e-9], rel=1e-12)
     assert least_squares(COLUMNS, COLUMNS @ [3.0, -2e-9], np.ones_like)[1] == 0.0
-    assert least_squares(COLUMNS, AIM, np.ones_like, upper=np.array([1.0, np.inf]))[0] == pytest.approx(1.0)
 
 
 def test_weights_are_renewed_until_the_solution_settles():

@@ -64,8 +64,6 @@ class Errors:
 SETTLED: Final = 1e-12
 MAX_ROUNDS: Final = 200
 ROBUST_ROUNDS: Final = 30
-NARROWEST: Final = 1e-12
-"""Least upper bound, as the solver needs some distance from 0."""
 ALIKE: Final = 0.01
 """Relative residuals below this weigh alike; of larger ones the size counts, not its square."""
 NEEDED: Final = 0.1
@@ -78,11 +76,9 @@ def least_squares(
     columns: FloatArray,
     aim: FloatArray,
     weigh: Callable[[FloatArray], FloatArray],
-    *,
-    upper: FloatArray | float = np.inf,
     rounds: int = MAX_ROUNDS,
 ) -> FloatArray:
-    """Return the unknowns from 0 to a bound that minimise the weighted squares of ``columns @ unknowns - aim``.
+    """Return the non-negative unknowns that minimise the weighted squares of ``columns @ unknowns - aim``.
 
     ``weigh`` returns the weight of each row, given what ``columns`` make of the unknowns, at first ``aim``. Weights
     are renewed until the solution settles, or for ``rounds`` rounds.
@@ -92,25 +88,12 @@ def least_squares(
     for _ in range(rounds):
         rows = columns * weights[:, None]
         scale = np.maximum(np.linalg.norm(rows, axis=0), np.finfo(float).tiny)
-        bounds = (0, np.maximum(upper, NARROWEST) * scale)
-        solution = lsq_linear(rows / scale, aim * weights, bounds, method="bvls", tol=1e-14)
+        solution = lsq_linear(rows / scale, aim * weights, (0, np.inf), method="bvls", tol=1e-14)
         before, values = values, np.where(solution.active_mask < 0, 0.0, solution.x.clip(0) / scale)
         if np.allclose(before, values, rtol=SETTLED, atol=0):
             break
         weights = weigh(columns @ values)
     return values
-
-
-def robust_fit(
-    columns: FloatArray, target: FloatArray, seconds: FloatArray, upper: FloatArray | float = np.inf
-) -> FloatArray:
-    """Return the non-negative coefficients of columns that come nearest to a target, up to an upper bound of each.
-
-    Least absolute residuals, relative to ``seconds``, by re-weighting: a few disturbed measurements do not matter.
-    """
-    matrix, aim = columns / seconds[:, None], target / seconds
-    weigh: Callable[[FloatArray], FloatArray] = lambda made: np.maximum(np.abs(made - aim), ALIKE) ** -0.5  # noqa: E731
-    return least_squares(matrix, aim, weigh, upper=upper, rounds=ROBUST_ROUNDS)
 
 
 class Law(NamedTuple):
@@ -154,5 +137,8 @@ def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
 
 
 def _line(volumes: FloatArray, seconds: FloatArray) -> Law:
-    fixed_s, s_per_unit = robust_fit(np.column_stack([np.ones_like(volumes), volumes]), seconds, seconds)
+    """Law of least absolute relative residuals, by re-weighting: a few disturbed times do not matter."""
+    matrix, aim = np.column_stack([1 / seconds, volumes / seconds]), np.ones_like(seconds)
+    weigh: Callable[[FloatArray], FloatArray] = lambda made: np.maximum(np.abs(made - aim), ALIKE) ** -0.5  # noqa: E731
+    fixed_s, s_per_unit = least_squares(matrix, aim, weigh, ROBUST_ROUNDS)
     return Law(float(fixed_s), float(s_per_unit))
