@@ -227,7 +227,10 @@ def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
         saved = tuple(saved_bytes(layout, stage) for stage in layout.stages)
         return saved, tuple(resident_bytes(layout, position) for position in range(layout.shape.degree))
 
-    return layout.remember("held", make)
+    # shared by group sizes and by orders
+    parts = layout.parts if layout.divided else 1
+    of = (layout.cuts, layout.skip_route, layout.mesh, layout.in_units, layout.divided)
+    return layout.scenario.remember(("held", of, parts, layout.local_batch), make)
 
 
 def least_memory_bytes(
