@@ -48,8 +48,9 @@ def _row(wiring, device):
     for index, (op, waits) in enumerate(zip(wiring.plan.ops[device], wiring.waits[device], strict=True)):
         outputs = [num_slots + slot for slot in sends[index]]
         outputs += [2 * num_slots + slot for slot in receives.get(index, ())]
-        before = [(num_slots + slot, offset) for offset, slots in early.get(index, ()) for slot in slots]
-        steps.append((waits, op.duration_s, tuple([(slot, 0.0) for slot in outputs]), tuple(before)))
+        written = [(offset, num_slots + slot) for offset, slots in early.get(index, ()) for slot in slots]
+        before = [(slot, offset - op.duration_s) for offset, slot in written]
+        steps.append((waits, op.duration_s, (*before, *((slot, 0.0) for slot in outputs))))
     return steps
 
 
@@ -61,7 +62,7 @@ def _messages(wiring, network):
         if transfer is not None:
             route = network.route(transfer.source, transfer.target)
             seconds = transfer.size_bytes * route.wire_s_per_byte + route.delay_s
-        yield [((num_slots + slot, 2 * num_slots + slot), seconds, ((slot, 0.0),), ())]
+        yield [((num_slots + slot, 2 * num_slots + slot), seconds, ((slot, 0.0),))]
 
 
 def _collectives(wiring, seconds):
@@ -70,4 +71,4 @@ def _collectives(wiring, seconds):
     for number, duration_s in enumerate(seconds):
         waits = wiring.collective_waits[number] + tuple(3 * num_slots + of for of in wiring.before[number])
         outputs = [num_slots + slot for slot in wiring.collective_sends[number]] + [3 * num_slots + number]
-        yield [(waits, duration_s, tuple((slot, 0.0) for slot in outputs), ())]
+        yield [(waits, duration_s, tuple((slot, 0.0) for slot in outputs))]

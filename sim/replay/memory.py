@@ -43,14 +43,13 @@ def _uses(trace: Trace) -> Iterator[Moments]:
 
 
 def _of_ops(tensors: Sequence[Sequence[int]], device: int, ends: Sequence[float]) -> Moments:
-    return [*chain.from_iterable(tensors)], device, np.repeat(ends, [*map(len, tensors)])
+    return np.fromiter(chain.from_iterable(tensors), np.int64), device, np.repeat(ends, [*map(len, tensors)])
 
 
 def _of_collectives(trace: Trace, tensors: Sequence[Sequence[int]], times: Sequence[float]) -> Moments:
-    sizes, collectives = trace.plan.sizes_bytes, trace.plan.collectives
-    sized = (
-        [tensor for tensor in of if sizes[tensor]] for of in tensors
-    )  # most only say that something is there
+    known, collectives = trace.plan.tensors, trace.plan.collectives
+    # most only say that something is there
+    sized = ([tensor for tensor in of if known[tensor].size_bytes] for of in tensors)
     pairs = [[*product(of, to.devices)] for of, to in zip(sized, collectives, strict=True)]
     return *_columns(chain.from_iterable(pairs)), np.repeat(times, [*map(len, pairs)])
 

@@ -96,7 +96,7 @@ class _FirstDevice(SamplingBuilder):
 
     def _step(self, row: int, waits: Slots, duration_s: float) -> Slots:
         slot = len(self._steps[0]) + len(self._steps[1])
-        self._steps[row].append((waits, duration_s, ((slot, 0.0),), ()))
+        self._steps[row].append((waits, duration_s, ((slot, 0.0),)))
         return (slot,)
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:

@@ -62,7 +62,7 @@ class _Sweeps:
     packed: set[int] = field(default_factory=set)
 
     def _step(self, row: int, waits: Slots, duration_s: float) -> Slots:
-        self.rows[row].append((waits, duration_s, ((self.num_slots, 0.0),), ()))
+        self.rows[row].append((waits, duration_s, ((self.num_slots, 0.0),)))
         self.num_slots += 1
         return (self.num_slots - 1,)
 

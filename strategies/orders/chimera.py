@@ -9,7 +9,7 @@ Source: Li and Hoefler, Chimera, 2021, sections 3.1 and 3.5 (direct concatenatio
 """
 
 from profiles.errors import InfeasibleError
-from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction, passes_of
 
 
 def chimera_order(degree: int, micro_batches: int) -> Rows:
@@ -19,16 +19,15 @@ def chimera_order(degree: int, micro_batches: int) -> Rows:
         InfeasibleError: the degree or the number of micro-batches is odd.
     """
     check_halves(degree, micro_batches)
-    half = micro_batches // 2
+    half, unit = micro_batches // 2, degree // 2
+    shifts = [2 * (i // unit * degree + i % unit) for i in range(half)]
     slots: list[list[tuple[int, StageAction]]] = [[] for _ in range(degree)]
     for number in range(2 * degree):
         way, stage = divmod(number, degree)
         row = slots[degree - 1 - stage if way else stage]
-        for i in range(half):
-            unit, place = divmod(i, degree // 2)
-            shift = 2 * (unit * degree + place)
-            for kind, slot in ((FORWARD, stage), (BACKWARD, 2 * degree - 1 - stage)):
-                row.append((slot + shift, StageAction(number, kind, way * half + i)))
+        numbers = range(way * half, way * half + half)
+        for kind, slot in ((FORWARD, stage), (BACKWARD, 2 * degree - 1 - stage)):
+            row += zip([slot + shift for shift in shifts], passes_of(number, kind, numbers), strict=True)
     return tuple(tuple(action for _, action in sorted(row)) for row in slots)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from strategies.orders.capacity import Room, check_room, fits, room_bound_s
 from strategies.orders.problem import Lane, Ordering, Problem, heads, lanes_of, limits_of, tails
-from strategies.plans.actions import StageAction
+from strategies.plans.actions import passes_of
 
 PRIORITIES: Final[Mapping[str, Callable[[float, Any], Any]]] = {
     "most-advanced": lambda tail_s, rest_s: tail_s,
@@ -122,8 +122,7 @@ class ListScheduler:
         """Return the whole order, once it has run."""
         chains = self.problem.chains
         coming = [
-            iter([StageAction(lane.stage, lane.kind, number) for number in chains[lane.chain].micro_batches])
-            for lane in self.lanes
+            iter(passes_of(lane.stage, lane.kind, chains[lane.chain].micro_batches)) for lane in self.lanes
         ]
         rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in self.taken])
         return Ordering(

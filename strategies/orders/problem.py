@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from profiles.errors import DeadlockError
-from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction, passes_of
 from strategies.plans.worklist import Step, walk
 
 
@@ -229,20 +229,15 @@ def follow(
         rows: what each device runs, in order.
         begins_s: when each device may begin.
     """
-    known: dict[tuple[int, str], tuple[int, int, Pass | Lane]] = {}
+    known: dict[StageAction, Step] = {}
     filled_s: list[float] = []
     for passes, numbers in chains:
         for place, one in enumerate(passes):
-            ahead = len(numbers) * (place < len(passes) - 1)
-            known[one.stage, one.kind] = len(filled_s) - numbers[0], ahead, one
+            first, ahead = len(filled_s), len(numbers) if place < len(passes) - 1 else 0
+            for slot, action in enumerate(passes_of(one.stage, one.kind, numbers), first):
+                known[action] = (slot,), one.duration_s, ((slot + ahead, one.lag_s),) if ahead else ()
             filled_s += [inf if place else 0.0] * len(numbers)
-    steps: list[list[Step]] = []
-    for row in rows:
-        steps.append([])
-        for stage, kind, number in row:
-            first, ahead, one = known[stage, kind]
-            outputs = ((first + number + ahead, one.lag_s),) if ahead else ()
-            steps[-1].append(((first + number,), one.duration_s, outputs, ()))
+    steps = [[known[action] for action in row] for row in rows]
     starts = walk(steps, filled_s, begins_s)
     return [
         [(action, at, at + step[1]) for action, at, step in zip(row, of_row, of, strict=False)]

@@ -338,7 +338,7 @@ def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
     rows: list[list[Step]] = []
     for ops, waits, sends in zip(plan.ops, wiring.waits, wiring.sends, strict=True):
         written = [tuple(chain.from_iterable(outputs.get(slot, ()) for slot in of)) for of in sends]
-        rows.append([(of, op.duration_s, out, ()) for op, of, out in zip(ops, waits, written, strict=True)])
+        rows.append([(of, op.duration_s, out) for op, of, out in zip(ops, waits, written, strict=True)])
     filled_s = [inf] * (2 * num_slots)
     starts = walk(rows, filled_s, [0.0] * len(rows))
     return {

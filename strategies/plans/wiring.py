@@ -82,10 +82,11 @@ def wire(plan: Plan) -> Wiring:
     writers = wiring.writers
     for device, ops in enumerate(plan.ops):
         for index, op in enumerate(ops):
+            at = device, index
             for tensor in op.writes:
-                writers[tensor] = device, index
+                writers[tensor] = at
             for _, tensor in op.early:
-                writers[tensor] = device, index
+                writers[tensor] = at
     _wire_collectives(wiring)
     for device, ops in enumerate(plan.ops):
         wiring.waits.append([])

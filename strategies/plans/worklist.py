@@ -9,9 +9,9 @@ from math import inf
 from strategies.plans.wiring import Slots
 
 Outputs = tuple[tuple[int, float], ...]
-"""Slots and seconds: a slot is filled that long after a step ends, or, of early ones, starts."""
-Step = tuple[Slots, float, Outputs, Outputs]
-"""The slots that a step waits for, its seconds, and the slots that it fills by its end, and before it."""
+"""Slots and seconds: a slot is filled that long after a step ends."""
+Step = tuple[Slots, float, Outputs]
+"""The slots that a step waits for, its seconds, and the slots that it fills."""
 
 
 def walk(
@@ -26,8 +26,9 @@ def walk(
     free_s, waiting, open_rows = [*begins_s], dict[int, list[int]](), [*range(len(rows))][::-1]
     while open_rows:
         row = open_rows.pop()
-        done, now = starts[row], free_s[row]
-        for waits, duration_s, outputs, early in rows[row][len(done) :] if done else rows[row]:
+        steps, done, now = rows[row], starts[row], free_s[row]
+        for index in range(len(done), len(steps)):  # a slice would be copied whenever a row goes on
+            waits, duration_s, outputs = steps[index]
             start = now
             for slot in waits:
                 if (at := filled_s[slot]) > start:
@@ -39,10 +40,9 @@ def walk(
                 break
             done.append(start)
             now = start + duration_s
-            for base_s, slots in ((start, early), (now, outputs)) if early else ((now, outputs),):
-                for slot, lag_s in slots:
-                    filled_s[slot] = base_s + lag_s
-                    if slot in waiting:
-                        open_rows += waiting.pop(slot)
+            for slot, lag_s in outputs:
+                filled_s[slot] = now + lag_s
+                if slot in waiting:
+                    open_rows += waiting.pop(slot)
         free_s[row] = now
     return starts
