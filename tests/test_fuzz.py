@@ -118,7 +118,6 @@ COMMANDS = (
     "synthesize --pipeline-degree 2 --micro-batches 2 --waves 1 --forward 1 --backward 2 --lag 0.1 --time-limit 1",
     "clusters show p4de",
     "sweep --model small --gpus 2 --strategy ddp --json --out rows.csv",
-    "tune --model small --gpus 2 --p2p blocking --json",
     "run --model pixart --gpus 4 --strategy fsdp --shard-size 2 --context-degree 2 --trainable lora:8 --json",
     "run --model pixart --gpus 2 --strategy ulysses --heads padded --all-to-all fp8 --cache-steps 0.3 --steps 4 --json",
     "run --model ltx-video --gpus 2 --strategy ulysses --frames 17 --steps 2 --include vae_decoder",

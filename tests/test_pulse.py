@@ -9,6 +9,7 @@ from sim.outcomes.parts import replay
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
+from validate.published.pulse import all_reduce_s, schedule_s
 
 
 def shipped(model, cluster, gpus, batch_size, **workload):
@@ -84,3 +85,15 @@ def test_a_device_takes_in_micro_batches_until_the_first_comes_back(make, in_fli
     first_row = [action.stage for action in point.ordering(scenario).rows[0]]
     assert first_row.index(7) >= forwards
     assert point.least_memory_bytes(scenario) == forwards + 1
+
+
+def test_an_iteration_by_the_equations_takes_every_stage_for_the_longest(make):
+    unet = make.component(
+        "unet", [1.0] * 8, output_bytes=10.0, saved_bytes=1000.0, parameters=100,
+        skips=[(i, 7 - i) for i in range(4)],
+    )  # fmt: skip
+    scenario = make.scenario(make.model(unet), make.cluster(make.link("nvswitch", 100.0, 0.25)), 8, 8)
+    layout = Pulse(4, 4, 4).layout(scenario)  # one block per stage
+    reduce_s = 0.25 + 2 * (2 - 1) / 2 * 200 / 100
+    assert all_reduce_s(scenario, layout) == reduce_s
+    assert schedule_s(scenario, layout) == pytest.approx(36 * 1.0 + 28 * (0.25 + 10 / 100) + reduce_s)

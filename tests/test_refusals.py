@@ -69,7 +69,7 @@ def test_a_component_renamed_in_the_layers_is_an_error_of_theirs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["run --strategy ddp", "run --strategy 1f1b", "sweep", "sweep --task sample", "tune"]
+    "command", ["run --strategy ddp", "run --strategy 1f1b", "sweep", "sweep --task sample"]
 )
 @pytest.mark.parametrize("times", [None, 0])
 def test_a_model_that_takes_no_time_is_refused(tmp_path, monkeypatch, capsys, command, times):

@@ -17,7 +17,6 @@ from sim.cli.console import note
 from sim.cli.flags import (
     ASIDE,
     add_question,
-    add_scenario,
     arguments,
     file_flag,
     given_parameters,
@@ -25,13 +24,11 @@ from sim.cli.flags import (
     option_values,
 )
 from sim.explore.relax import NOTHING_FITS, Question, relax
-from sim.inputs.calibrating import calibrated, setting
+from sim.inputs.calibrating import setting
 from sim.inputs.experiments import as_toml
-from sim.inputs.limits import check_swept
 from sim.inputs.scenarios import Request, check_known, scenario_of
 from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
-from strategies.scenario import Scenario
 
 FIGURES: Final = (".png", ".svg", ".pdf")
 
@@ -191,32 +188,6 @@ def launch_command(options: argparse.Namespace) -> int:
     for text in start.notes:
         note(f"{start.runtime}: {text}")
     sys.stdout.write(start.text)
-    return 0
-
-
-def add_tune(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
-    """Add the flags of ``sim tune``."""
-    add_scenario(parser, ["train"], "the run of --measured-run")
-    parser.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(memory_recipe="pulse", command=tune_command)
-
-
-def tune_command(options: argparse.Namespace) -> int:
-    """Tune PULSE's degrees and micro-batch."""
-    from sim.explore.tuning import TUNED, tune
-    from sim.report.rankings import print_choices
-
-    if options.strategy not in (None, TUNED):
-        raise InputError(f"--strategy is '{options.strategy}', but only {TUNED} is tuned")
-    if options.batch_size is not None:
-        raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
-    where = options.model, options.cluster, options.gpus
-    request = Request(*where, (TUNED,), option_values(options), stack=options.stack)
-    scenario = calibrated(scenario_of(request), options.measured, options.measured_run)
-    assert isinstance(scenario, Scenario)
-    check_swept(scenario)
-    print_choices(tune(scenario, p2p=options.p2p), as_json=options.json)
     return 0
 
 

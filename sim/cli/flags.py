@@ -103,7 +103,7 @@ def add_question(
         sweeps: whether strategies are searched, and over several numbers of GPUs.
     """
     names, tasks = strategies_in(words)
-    add_scenario(parser, tasks, measured, sweeps=sweeps, runtime=bool(measured), required=not sweeps)
+    add_scenario(parser, tasks, measured, sweeps=sweeps)
     add_outputs(parser)
     every = [name for name in strategy_names() if task_of(name) in tasks] if sweeps else []
     add_parameters(parser, names or every)
@@ -116,8 +116,6 @@ def add_scenario(
     measured: str = "",
     *,
     sweeps: bool = False,
-    runtime: bool = False,
-    required: bool = False,
 ) -> None:
     """Add the flags of a scenario; those of other tasks are hidden, and parsed so that they can be refused.
 
@@ -125,9 +123,7 @@ def add_scenario(
         parser: gets the flags.
         tasks: those whose flags are shown.
         measured: whose number ``--measured`` gives; empty where compute is not scaled, and no model is needed.
-        sweeps: whether it takes several numbers of GPUs.
-        runtime: whether points can be kept to those that a runtime runs.
-        required: whether a strategy must be named.
+        sweeps: whether it takes several numbers of GPUs, and no strategy must be named.
     """
     add = parser.add_argument_group("scenario").add_argument
     add("--model", required=bool(measured), help="a model's name, or a model folder")
@@ -152,10 +148,9 @@ def add_scenario(
         words = "a run that was measured: its flags and number as TOML or JSON, or its result by"
         words += " `sim run --measured ... --json`; compute is scaled to it"
         add("--measured-run", metavar="FILE", help=words)
-    add("--strategy", required=required, help="one of `sim strategies`")
-    if runtime:
         words = f"keep to what one runs: {', '.join(runtime_names())}"
         add("--runtime", metavar="NAME", help=words)
+    add("--strategy", required=not sweeps, help="one of `sim strategies`")
     words = (
         "flags as keys, in TOML, or a result in JSON; those given beside it go before; - is standard input"
     )
@@ -169,7 +164,7 @@ def add_scenario(
         for item in options_of(task.workload):
             if item.name not in SHARED:
                 hidden = {} if task.name in tasks else {"help": argparse.SUPPRESS}
-                add(flag_of(item.name), **_settings(item, sweeps, runtime) | hidden)
+                add(flag_of(item.name), **_settings(item, sweeps, bool(measured)) | hidden)
 
 
 def _settings(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> dict[str, Any]:

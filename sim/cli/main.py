@@ -1,4 +1,4 @@
-"""The command line: ``sim run``, ``sweep``, ``tune``, ``schedule``, ``synthesize``, and the lists of what there is.
+"""The command line: ``sim run``, ``sweep``, ``schedule``, ``synthesize``, and the lists of what there is.
 
 Results go to stdout, everything else to stderr. Exit code 0; 2 with one line for anything the user can mend; 130
 on Ctrl-C; a traceback is a bug.
@@ -156,7 +156,7 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
 
 def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
     """Return the function that adds the flags of a command; slow imports are made for their own command."""
-    if name in ("run", "launch", "tune", "schedule", "compare", "merge"):
+    if name in ("run", "launch", "schedule", "compare", "merge"):
         from sim.cli import commands
 
         adder: Callable[[argparse.ArgumentParser, Sequence[str]], None] = getattr(commands, f"add_{name}")

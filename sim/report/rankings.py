@@ -10,14 +10,12 @@ from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, example_words, pareto_front
-from sim.explore.tuning import Choice
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Command, Table, html, print_blocks
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import band, banded, duration, milliseconds, sample_words, throughput
-from sim.report.results import command_of
+from sim.report.numbers import band, duration, sample_words, throughput
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.registry import baselines
 
@@ -223,33 +221,3 @@ def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
     }
     counts["with the result of another"] = len(sweep.points) - len(ranked)
     yield "points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
-
-
-def print_choices(choices: Sequence[Choice], *, as_json: bool) -> None:
-    """Print the choices of tuning, the best first."""
-    if as_json:
-        print(json.dumps([choice.to_json() for choice in choices], allow_nan=False))
-        return
-    cells = {
-        "P": [str(choice.degree) for choice in choices],
-        "G": [str(choice.replicas) for choice in choices],
-        "b": [str(choice.micro_batch) for choice in choices],
-        "batch": [str(choice.batch_size) for choice in choices],
-        "memory, Eq. 14\nGiB": [f"{choice.equation_bytes / GIB:.1f}" for choice in choices],
-        "replayed\nGiB": [f"{c.result.peak_memory_bytes / GIB:.1f}" if c.result else "-" for c in choices],
-        "Eq. 15": [milliseconds(choice.estimate_s) for choice in choices],
-        "bound": [milliseconds(choice.bound_s) for choice in choices],
-        "iteration": [banded(choice.result) if choice.result else "-" for choice in choices],
-        "samples/s": list(map(_tuned_speed, choices)),
-    }
-    best = next((choice.result for choice in choices if choice.samples_per_s), None)
-    again = [] if best is None else [Command("again", command_of(best))]
-    print_blocks([Table("", [Column(head, column) for head, column in cells.items()]), *again])
-
-
-def _tuned_speed(choice: Choice) -> str:
-    if choice.result is None:
-        return "-"
-    if not choice.result.fits_memory:
-        return "does not fit"
-    return throughput(choice.result.samples_per_s) + TIE * choice.tie

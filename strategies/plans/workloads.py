@@ -89,7 +89,7 @@ class TrainingWorkload:
         "none", "what is recomputed", choices=CHECKPOINTINGS, key="always", title="{} checkpointing"
     )
     memory_recipe: str = option(
-        "mixed", "bytes per parameter (default: mixed; of tune: pulse)", choices=tuple(RECIPES), key="always"
+        "mixed", "bytes per parameter (default: mixed)", choices=tuple(RECIPES), key="always"
     )
     placement: str = option("pipeline-inner", "who gets fast links", choices=PLACEMENTS, key="always")
     extra_forward: bool = False

@@ -29,8 +29,8 @@ from profiles.errors import InfeasibleError
 from profiles.measuring.tables import grouped
 from profiles.software.stacks import Stack, load_stack
 from profiles.units import MIB
-from sim.explore.tuning import schedule_s
 from sim.outcomes.results import Result
+from strategies.pipelining.layout import Layout
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 from validate.points import cluster_of, forward_bytes, model_of, replayed, scenario, train
@@ -333,6 +333,28 @@ def partition_speed_ups() -> Iterator[Record]:
         layouts = (Pulse(degree, degree, partition=of, p2p=setting.p2p).layout(point) for of in PARTITIONS)
         aware_s, blocks_s = (schedule_s(point, layout) for layout in layouts)
         yield Record.of(row, blocks_s / aware_s, f"{words}; by Eq. 15")
+
+
+def schedule_s(scenario: Scenario, layout: Layout) -> float:
+    """The estimated seconds of an iteration, one wave, M = P. Source: PULSE, Eq. 15."""
+    degree = layout.shape.degree
+    forward_s = max(stage.forward_s for stage in layout.stages)
+    size = max(layout.handovers_bytes)
+    routes = [layout.network.route(p, p + 1) for p in range(degree - 1)]
+    message_s = max((route.delay_s + size * route.wire_s_per_byte for route in routes), default=0.0)
+    steps = max(10 * degree - 12, 0)
+    return (10 * degree - 4) * forward_s + steps * message_s + all_reduce_s(scenario, layout)
+
+
+def all_reduce_s(scenario: Scenario, layout: Layout) -> float:
+    """The estimated seconds of the gradient reduction of the largest stage. Source: PULSE, Eq. 16."""
+    copies, cluster = layout.placement.copies, scenario.cluster
+    if copies == 1:
+        return 0.0
+    size = 2 * max(stage.parameters for stage in layout.stages)
+    within = layout.placement.group(0).num_nodes == 1
+    link = cluster.intra_node if within else cluster.inter_node or cluster.intra_node
+    return link.latency_s + 2 * (copies - 1) / copies * size / link.bandwidth_bytes_per_s
 
 
 EXPERIMENTS: Final = (
