@@ -134,22 +134,19 @@ class KernelTimes(LayerTimes):
         """Seconds in which the host dispatches the forward of each layer, shape (layers,)."""
         return self._operators * self._stack.forward_operator_s
 
-    def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
-        samples = np.asarray(float(batch))
-        return self._sum(
-            share, lambda of, shapes: _to_itself(of, self._attention_s(shapes, samples)), ATTENTION
-        )
+    def attention_s(self, batch: float, share: Share, *, backward: bool = False) -> FloatArray:
+        """Seconds of self-attention in each layer's forward or backward; around a ring with the merging of its blocks.
 
-    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in the GPU's backward, shape (layers,)."""
+        It is what attends to image tokens.
+        """
         samples = np.asarray(float(batch))
-        seconds = self._sum(
-            share,
-            lambda of, shapes: _to_itself(of, self._attention_s(shapes, samples, backward=True)),
-            ATTENTION,
-        )
-        return np.asarray(seconds * self._passed)
+
+        def to_itself(group: KernelGroup, shapes: Shapes) -> FloatArray:
+            seconds = self._attention_s(shapes, samples, backward=backward)
+            return np.where(group.image.n > 0, seconds, 0.0)
+
+        seconds = self._sum(share, to_itself, ATTENTION)
+        return np.asarray(seconds * self._passed) if backward else seconds
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
@@ -325,8 +322,3 @@ class KernelTimes(LayerTimes):
             "pointwise", stack.traffic.pointwise * moved, launches * stack.launches.pointwise
         )
         return np.where(blocks > 1, seconds, 0.0)
-
-
-def _to_itself(group: KernelGroup, seconds: FloatArray) -> FloatArray:
-    """The seconds of kernels that attend to image tokens; 0 of the others."""
-    return np.where(group.image.n > 0, seconds, 0.0)

@@ -82,16 +82,8 @@ class LayerTimes(ABC):
         """Forward seconds of each layer; of several batches, shape (batches, layers)."""
 
     @abstractmethod
-    def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in ``gpu_s``; around a ring with the merging of its blocks."""
-
-    @abstractmethod
-    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in the backward of each layer."""
-
-    @abstractmethod
-    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Forward seconds of each layer without attention: what runs again where attention's output was kept."""
+    def attention_s(self, batch: float, share: Share, *, backward: bool = False) -> FloatArray:
+        """Seconds of self-attention in ``gpu_s``, around a ring with the merging of its blocks, or in the backward."""
 
     @abstractmethod
     def attention_bytes(self) -> FloatArray:
@@ -104,6 +96,10 @@ class LayerTimes(ABC):
     def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Seconds of the GPU alone in the forward of each layer."""
         return self.forward_s(batch, share)
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without attention: what runs again where attention's output was kept."""
+        return self.forward_s(batch, share) - self.attention_s(batch, share)
 
     def host_s(self) -> FloatArray:
         """Seconds in which the host dispatches the forward of each layer, beside the GPU."""
@@ -144,17 +140,9 @@ class LumpedTimes(LayerTimes):
         samples = np.asarray(batch, dtype=float)[..., None]
         return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
 
-    def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in each layer's forward."""
-        return batch * self._attention(share)
-
-    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in each layer's backward."""
-        return np.asarray(self._pairs_back * batch * self._attention(share))
-
-    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Forward seconds of each layer without self-attention."""
-        return np.asarray(batch * self._others(share) + self._launches)
+    def attention_s(self, batch: float, share: Share, *, backward: bool = False) -> FloatArray:
+        """Seconds of self-attention in each layer's forward or backward."""
+        return np.asarray((self._pairs_back if backward else 1.0) * batch * self._attention(share))
 
     def attention_bytes(self) -> FloatArray:
         """Bytes per sample that self-attention leaves in each layer: as many as the layer's output has.
@@ -167,7 +155,7 @@ class LumpedTimes(LayerTimes):
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights."""
         others_s = self._others_back * (batch * self._others(share) + self._launches)
-        return self._halved(others_s + self._pairs_back * batch * self._attention(share))
+        return self._halved(others_s + self.attention_s(batch, share, backward=True))
 
     def _others(self, share: Share) -> FloatArray:
         """Seconds of one sample's work apart from self-attention."""
@@ -212,19 +200,14 @@ class MeasuredTimes(LayerTimes):
             return np.array([self._forward_s(float(samples), share) for samples in batches])
         return self._forward_s(float(batches), share)
 
-    def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in each layer's forward, in proportion to the estimate."""
-        part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
-        return np.asarray(part * self.forward_s(batch, share))
-
-    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in each layer's backward, in proportion to the estimate."""
-        attention_s, whole_s = (
-            self._here.attention_backward_s(batch, share),
-            sum(self._here.backward_s(batch, share)),
+    def attention_s(self, batch: float, share: Share, *, backward: bool = False) -> FloatArray:
+        """Seconds of self-attention in each layer's forward or backward, in proportion to the estimate."""
+        estimated_s, measured_s = (
+            np.sum(times.backward_s(batch, share), axis=0) if backward else times.gpu_s(batch, share)
+            for times in (self._here, self)
         )
-        part = _over(attention_s, np.asarray(whole_s), np.zeros(1))
-        return np.asarray(part * sum(self.backward_s(batch, share)))
+        part = _over(self._here.attention_s(batch, share, backward=backward), estimated_s, np.zeros(1))
+        return np.asarray(part * measured_s)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds without attention, in proportion to the estimate; all of them where that is 0."""

@@ -127,13 +127,12 @@ class ComponentCosts:
         """Seconds in which the host dispatches the forward of each layer, whatever the batch, shape (layers,)."""
         return self._calibration * self._times.host_s()
 
-    def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Seconds of self-attention in ``gpu_s``, shape (layers,)."""
-        return self._kept("attention_s", batch, share)
-
-    def attention_backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Seconds of self-attention in ``backward_s``, shape (layers,)."""
-        return self._kept("attention_backward_s", batch, share)
+    def attention_s(self, batch: float, share: Share = WHOLE, *, backward: bool = False) -> FloatArray:
+        """Seconds of self-attention in ``gpu_s``, or in ``backward_s``, shape (layers,)."""
+        return self._keep(
+            ("attention", batch, share, backward),
+            lambda: self._times.attention_s(batch, share, backward=backward),
+        )
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
@@ -154,13 +153,8 @@ class ComponentCosts:
             attention: whether attention runs again; else its output was kept.
         """
         passed = np.array([layer.backward != "none" for layer in self.component.layers])
-        if attention:
-            return np.where(passed, self.forward_s(batch, share), 0.0)
-        return np.where(passed, self._kept("beside_attention_s", batch, share), 0.0)
-
-    def takes_time(self, *, training: bool) -> bool:
-        """Return whether some layer takes time, in training its backward included."""
-        return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
+        again = "forward_s" if attention else "beside_attention_s"
+        return np.where(passed, self._kept(again, batch, share), 0.0)
 
     def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Seconds of weight gradients in ``backward_s``, for which no other layer waits, shape (layers,)."""
@@ -245,7 +239,8 @@ class TaskCosts:
         measured = all(costs.provenance == "measured" for costs in self.components)
         self.provenance: Final = "measured" if measured else "estimated"
         for costs in self.components:
-            if costs.component.trainable and not costs.takes_time(training=training):
+            takes_time = costs.forward_s(1.0).any() or (training and costs.backward_s(1.0).any())
+            if costs.component.trainable and not takes_time:
                 raise InputError(_timeless(model, costs, device))
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:

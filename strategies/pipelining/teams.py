@@ -141,7 +141,7 @@ def _pieces(layout: Layout, unit: int, kind: str) -> Iterator[float | TeamExchan
         yield from inside.layers(stage.forward_s - attention_s, attention_s)
         return
     backward_s = float(costs.backward_s(*of)[layers].sum())
-    attention_back_s = float(costs.attention_backward_s(*of)[layers].sum())
+    attention_back_s = float(costs.attention_s(*of, backward=True)[layers].sum())
     if (checkpointing := layout.scenario.workload.checkpointing) != "none":  # a forward runs again
         attends = checkpointing != "selective"
         again_s = stage.backward_s - backward_s - (attention_s if attends else 0.0)
