@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from profiles.architectures.components import WORK, Component, Exchange, Layer
+from profiles.architectures.components import WORK, Component, Layer
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
@@ -104,12 +104,6 @@ def resized(model: Model, height: int, width: int, device: Device) -> Model:
     )
 
 
-def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
-    """An exchange, which grows with all tokens, with a row of them, or not at all."""
-    growth = {"key_value": extent.pixels, "reduce": extent.pixels, "halo": extent.width, "statistics": 1.0}
-    return replace(exchange, elements=round(exchange.elements * growth[exchange.kind]))
-
-
 def _check_frames(model: Model, frames: int) -> None:
     """Refuse a number of frames that a model cannot have; what was rounded for other ones before is lost."""
     if model.frames_from is not None and frames != model.frames:
@@ -152,22 +146,18 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
 def _of_frames(component: Component, latent: float, work: float, device: Device) -> Component:
     """A component of ``latent`` times the latent frames, and ``work`` times the work that is not the text's."""
     text, image = component.text_tokens, component.image_tokens
-    tokens, in_turn = (work * image + text) / (image + text), component.passes > 1
-    layer_of, kernels_of = (_more_passes, _repeated) if in_turn else (Layer.grown, _resized_kernels)
+    tokens = (work * image + text) / (image + text)
     changed = replace(
-        component,
-        image_tokens=round(image * latent),
-        frames=round(component.frames * latent),
-        passes=max(1, round(component.passes * work)) if in_turn else 1,
-        latent_bytes=component.latent_bytes * latent,
-        layers=tuple(layer_of(layer, tokens) for layer in component.layers),
-        kernels=kernels_of(component.kernels, work),
-        half_kernels=kernels_of(component.half_kernels, work),
-        exchanges=tuple(
-            one if one.kind == "statistics" else replace(one, elements=round(one.elements * work))
-            for one in component.exchanges
-        ),
+        _grown(component, tokens, latent, work, work), frames=round(component.frames * latent), passes=1
     )
+    if component.passes > 1:  # it takes frames in turn
+        changed = replace(
+            changed,
+            passes=max(1, round(component.passes * work)),
+            layers=tuple(_more_passes(layer, tokens) for layer in component.layers),
+            kernels=_repeated(component.kernels, work),
+            half_kernels=_repeated(component.half_kernels, work),
+        )
     return _with_times(changed, component, tokens, device)
 
 
@@ -185,24 +175,31 @@ def _repeated(layers: LayerKernels, passes: float) -> LayerKernels:
 
 def _resized(component: Component, extents: Mapping[str, Extent], device: Device) -> Component:
     extent = extents[component.name]
-    changed = replace(
-        component,
-        image_tokens=round(component.image_tokens * extent.pixels),
-        latent_bytes=component.latent_bytes * extent.pixels,
-        layers=tuple(layer.grown(extent.tokens) for layer in component.layers),
-        reads=tuple(
-            replace(read, size_bytes=read.size_bytes * extents[read.source].tokens)
-            for read in component.reads
-        ),
-        kernels=_resized_kernels(component.kernels, extent.pixels),
-        half_kernels=_resized_kernels(component.half_kernels, extent.pixels),
-        exchanges=tuple(_resized_exchange(exchange, extent) for exchange in component.exchanges),
+    changed = _grown(component, extent.tokens, extent.pixels, extent.pixels, extent.width)
+    reads = (
+        replace(read, size_bytes=read.size_bytes * extents[read.source].tokens) for read in component.reads
     )
-    return _with_times(changed, component, extent.tokens, device)
+    return _with_times(replace(changed, reads=tuple(reads)), component, extent.tokens, device)
 
 
-def _resized_kernels(layers: LayerKernels, pixels: float) -> LayerKernels:
-    return tuple(tuple(kernel.at(pixels) for kernel in of) for of in layers)
+def _grown(component: Component, tokens: float, latent: float, work: float, width: float) -> Component:
+    """A component of so many times the tokens, those of the latent image, work that is not the text's, and width."""
+    growth = {"key_value": work, "reduce": work, "halo": width, "statistics": 1.0}
+    kernels, half_kernels = (
+        tuple(tuple(kernel.at(work) for kernel in of) for of in layers)
+        for layers in (component.kernels, component.half_kernels)
+    )
+    return replace(
+        component,
+        image_tokens=round(component.image_tokens * latent),
+        latent_bytes=component.latent_bytes * latent,
+        layers=tuple(layer.grown(tokens) for layer in component.layers),
+        kernels=kernels,
+        half_kernels=half_kernels,
+        exchanges=tuple(
+            replace(one, elements=round(one.elements * growth[one.kind])) for one in component.exchanges
+        ),
+    )
 
 
 def _with_times(changed: Component, before: Component, tokens: float, device: Device) -> Component:
