@@ -26,7 +26,7 @@ from sim.cli.flags import (
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.inputs.calibrating import setting
 from sim.inputs.experiments import as_toml
-from sim.inputs.scenarios import Request, check_known, scenario_of
+from sim.inputs.scenarios import request_of, scenario_of
 from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
 
@@ -97,13 +97,12 @@ def print_experiment(options: argparse.Namespace) -> int:
     """Print the question with its defaults filled in, for --experiment; nothing is computed."""
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")
-    strategies = None if (names := named(options)) is None else tuple(names)
     values, checkpointing = option_values(options), getattr(options, "checkpointing", None)
     if auto := checkpointing in (None, AUTO):
         values.pop("checkpointing", None)
-    where = options.model, options.cluster, options.gpus, strategies, values
-    request = Request(*where, getattr(options, "task", None), options.stack)
-    check_known(request)
+    where = options.model, options.cluster, options.gpus, values
+    task = getattr(options, "task", None)
+    request = request_of(*where, strategies=named(options), task=task, stack=options.stack)
     flags = setting(scenario_of(request))
     if request.names is not None:
         flags["strategy"] = ",".join(request.names)

@@ -10,13 +10,11 @@ from typing import Any, Final, TypeVar
 from profiles.checks import is_number
 from profiles.costs.calibration import OWN, Calibration, MeasuredRun, check_same
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown, warn_caller
-from profiles.software.stacks import DEFAULT_STACK
 from sim.inputs.experiments import flags_in, read_flags
-from sim.inputs.scenarios import DEFAULT_CLUSTER, Request, check_known, scenario_of
+from sim.inputs.scenarios import SHARED, request_of, resolve_strategy, scenario_of
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
 from sim.outcomes.tasks import TASKS
-from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario, AnyStrategy
 
 S = TypeVar("S", bound=AnyScenario)
@@ -248,23 +246,11 @@ def _measured(
     if len(numbers) != 1:
         listed = " and ".join(map(str, numbers)) or "none"
         raise InputError(f"the measured numbers are {listed}, must be one, such as step_s = 0.87")
-    model, strategy, cluster, stack = (
-        _name(flags, key, default)
-        for key, default in (
-            ("model", None), ("strategy", None), ("cluster", DEFAULT_CLUSTER), ("stack", DEFAULT_STACK),
-        )
-    )  # fmt: skip
-    request = Request(model, cluster, flags.pop("gpus", None), (strategy,), flags, stack=stack)
-    check_known(request)
+    model, strategy, cluster, gpus, stack = (flags.pop(key, None) for key in SHARED)
+    if model is None or strategy is None:
+        raise InputError(f"{'model' if model is None else 'strategy'} is missing")
+    request = request_of(model, cluster, gpus, flags, strategies=(strategy,), stack=stack)
     simulated = scenario_of(request)
     check_same(*((of.model.name, of.cluster.device.name, of.stack.name) for of in (simulated, scenario)))
     options = {} if measured is None else {"measured": str(numbers[0])}
-    point = make(strategy_named(strategy, silent=True), request.parameters)
-    return measure(point, simulated, numbers[0], options | {"measured_run": again})
-
-
-def _name(flags: dict[str, Any], key: str, default: str | None) -> str:
-    value = flags.pop(key, default)
-    if not isinstance(value, str):
-        raise InputError(f"{key} is {'missing' if value is None else shown(value) + ', must be a name'}")
-    return value
+    return measure(resolve_strategy(request), simulated, numbers[0], options | {"measured_run": again})
