@@ -232,9 +232,7 @@ def test_torch_gets_its_csv_on_stdout_and_nothing_else(sim):
 
 
 def test_layout_durations_and_lag_are_as_given(sim):
-    arguments = (
-        "--pipeline-degree 2 --stages 3 --positions 0,1,1 --forward 1,2,3 --backward 4 --lag 0.5 --json"
-    )
+    arguments = "--pipeline-degree 2 --positions 0,1,1 --forward 1,2,3 --backward 4 --lag 0.5 --json"
     one, two = (json.loads(sim(f"{arguments} --micro-batches {count}")[1]) for count in (1, 2))
     assert one["makespan"] == 1 + 0.5 + 2 + 3 + 4 + 4 + 0.5 + 4
     problem = Problem(
@@ -247,8 +245,6 @@ def test_layout_durations_and_lag_are_as_given(sim):
 def test_bad_input_is_one_line_and_exit_code_two(sim):
     for arguments, message in (
         ("--activation-cap 1", "one micro-batch takes 1 + 1 = 2 on device 0 (stages 0, 3), which may hold 1"),
-        ("--stages 3", "--stages needs --positions: on which device is each stage?"),
-        ("--stages 3 --positions 0,1", "--positions has 2 entries, but --stages is 3"),
         ("--positions 0,1,2",
          "--positions, entry 2 is 2, must be from 0 to 1: there are --pipeline-degree 2 positions"),
         ("--positions 0,0", "--positions has no entry 1, each of --pipeline-degree 2 positions must have a stage"),

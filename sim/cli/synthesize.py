@@ -91,8 +91,12 @@ def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
     add("--pipeline-degree", type=count, required=True, metavar="P", help="devices in line")
     add("--micro-batches", type=count, required=True, metavar="M", help="micro-batches")
     add("--waves", type=count, metavar="W", help="2 x W x P stages in waves (default: 1)")
-    add("--stages", type=count, metavar="N", help="stages, instead of --waves")
-    add("--positions", type=integers, metavar="LIST", help="the device of each stage, from 0")
+    add(
+        "--positions",
+        type=integers,
+        metavar="LIST",
+        help="the device of each stage, from 0, instead of --waves",
+    )
     words = "of a stage, or of each (default: 1)"
     add("--forward", type=times, default=(1.0,), metavar="TIME", help=words)
     add("--backward", type=times, default=(2.0,), metavar="TIME", help="likewise (default: 2)")
@@ -153,7 +157,7 @@ def synthesize_command(options: argparse.Namespace) -> int:
 def _problem(options: argparse.Namespace) -> Problem:
     """Return the problem that the flags describe: one chain of stages on free links but for the lag."""
     check_integer("pipeline_degree", options.pipeline_degree, most=MAX_DEVICES)
-    for flag in ("micro_batches", "waves", "stages", "activation_cap"):
+    for flag in ("micro_batches", "waves", "activation_cap"):
         if (value := getattr(options, flag)) is not None:
             check_integer(flag, value)
     if options.time_limit <= 0:
@@ -175,15 +179,11 @@ def _positions(options: argparse.Namespace) -> tuple[int, ...]:
     """Return the device of each stage, in waves or as listed."""
     degree, listed = options.pipeline_degree, options.positions
     if listed is None:
-        if options.stages is not None:
-            raise InputError("--stages needs --positions: on which device is each stage?")
         waves = options.waves or 1
         _check_size(2 * waves * degree, options.micro_batches)
         return wave_positions(degree, waves)
     if options.waves is not None:
         raise InputError("--waves and --positions both say where stages are: give one of them")
-    if options.stages not in (None, len(listed)):
-        raise InputError(f"--positions has {len(listed)} entries, but --stages is {options.stages}")
     _check_size(len(listed), options.micro_batches)
     return placed("--positions", listed, degree)
 
