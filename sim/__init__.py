@@ -6,7 +6,6 @@
 >>> sim.sweep("sd21", gpus=64).frame()
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from profiles.architectures.models import load_model
@@ -30,7 +29,9 @@ else:
         """Import the plots once they are used: matplotlib takes long."""
         if name != "plots":
             raise AttributeError(f"module 'sim' has no attribute '{name}'")
-        return import_module("sim.plots")
+        import sim.plots  # noqa: PLC0415
+
+        return sim.plots
 
 
 __all__ = [

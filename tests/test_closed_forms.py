@@ -65,7 +65,12 @@ def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothin
         return ports, travel_s + 0.1
 
     monkeypatch.setattr(engine, "_leg", slower)
-    monkeypatch.setattr(memory, "_deaths", lambda trace, born: dict.fromkeys(born, trace.end_s))
+    uses = memory._uses
+
+    def kept(trace):
+        yield from ((tensors, devices, trace.end_s) for tensors, devices, _ in uses(trace))
+
+    monkeypatch.setattr(memory, "_uses", kept)
     wrong, families = again()
     held = {f"{name}: activations held" for name in ("1f1b", "interleaved", "zero-bubble", "bidirectional")}
     timed = {form.family for form in forms if form.family.endswith((": seconds", "ratio", "time", "share"))}
