@@ -5,7 +5,7 @@ A package brings strategies by entry points of the group ``diffusim.strategies``
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -84,10 +84,15 @@ def _classes_of_entry(entry: EntryPoint) -> list[type[Any]]:
 
 
 def _add(classes: dict[str, type[Any]], cls: type[Any]) -> None:
-    """Add a strategy by its name; one without a name or summary, or with the name of another, is refused."""
+    """Add a strategy by its name; one that does not say what it is, or has the name of another, is refused."""
     for fact in ("name", "summary"):
         if not isinstance(getattr(cls, fact, None), str):
             raise InputError(f"strategy {_where(cls)} must say its {fact}")
+    for item in fields(cls):
+        if "help" not in item.metadata:
+            raise InputError(
+                f"strategy {_where(cls)}: {item.name} must be a strategies.parameters.parameter(...)"
+            )
     other = classes.setdefault(cls.name, cls)
     if other is not cls:
         raise InputError(f"two strategies are named {cls.name}: {_where(other)} and {_where(cls)}")

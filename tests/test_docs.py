@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import load_device
 from sim.cli.main import main
 from validate.__main__ import main as check
 from validate.__main__ import make_parser
@@ -173,6 +175,14 @@ def test_the_strategies_of_the_tutorial_are_those_that_the_suite_tests(name):
 def test_the_diff_of_a_strategy_is_the_one_that_the_suite_tests():
     code = (ROOT / "tests/data/toy_pipeline.py").read_text(encoding="utf-8")
     assert "".join(f"+{line}\n" for line in code.splitlines()) in text_of("docs/pages/contributing.md")
+
+
+def test_the_device_and_the_cluster_that_a_page_shows_are_read(tmp_path):
+    _, device, cluster, *_ = blocks("docs/pages/reference/files.md", "toml")
+    (tmp_path / "device.toml").write_text(device, encoding="utf-8")
+    (tmp_path / "cluster.toml").write_text(cluster, encoding="utf-8")
+    assert load_device(str(tmp_path / "device.toml")).name == "my-gpu"
+    assert load_cluster(str(tmp_path / "cluster.toml")).name == "mine"
 
 
 def test_a_word_is_explained_once():

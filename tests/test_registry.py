@@ -45,6 +45,17 @@ def test_two_strategies_of_one_name_are_refused_by_the_names_of_both(install, te
     assert tell("strategies") == (2, "", f"sim: error: two strategies are named gpipe: {both}\n")
 
 
+def test_a_field_that_is_no_parameter_is_refused_by_its_name(install, tell):
+    install(
+        "plain",
+        ["toy = plain:Toy"],
+        {"plain.py": TOY.replace('parameters.parameter(1, "micro-batches")', "1")},
+    )
+    assert tell("strategies") == (
+        2, "", "sim: error: strategy plain.Toy: pieces must be a strategies.parameters.parameter(...)\n"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("value", "text", "problem"),
     [

@@ -143,11 +143,26 @@ def test_what_is_no_store_is_refused_in_one_line_that_names_it(tmp_path, name, p
     with StoreFile(tmp_path / "older") as older:
         older.connection.execute("PRAGMA user_version = 2")
     (tmp_path / "folder").mkdir()
+    before = (tmp_path / name).read_bytes() if name != "folder" else b""
     with pytest.raises(InputError) as refused:
         sim.sweep("sd21", store=tmp_path / name, **SMALL)
+    assert name == "folder" or (tmp_path / name).read_bytes() == before
     assert str(tmp_path / name) in str(refused.value)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_store_that_may_not_be_written_is_compared_and_merged(tmp_path, complete, monkeypatch):
+    path = tmp_path / "kept" / "store"
+    path.parent.mkdir()
+    path.write_bytes(complete)
+    monkeypatch.setattr(os, "access", lambda at, mode: "kept" not in str(at))
+    assert main(["compare", str(path), str(path)]) == 0
+    with StoreFile(path, reads=True) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store.connection.execute("DELETE FROM answers")
+    with StoreFile(tmp_path / "both") as both:
+        assert both.merge(path) > 0
+    assert path.read_bytes() == complete
 
 
 @pytest.mark.parametrize("forged", ["no JSON", "{}"])

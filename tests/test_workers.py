@@ -73,6 +73,16 @@ def test_where_workers_die_again_and_again_this_process_goes_on_alone(alone, mon
     assert document(sweep) == alone
 
 
+def test_a_fault_of_a_task_is_raised_as_it_is(monkeypatch):
+    monkeypatch.setattr(working, "_in_worker", _divide)
+    with pytest.raises(ZeroDivisionError):
+        sim.sweep("sd21", workers=2, **SMALL)
+
+
+def _divide(_task):
+    return 1 // 0
+
+
 def _die(_task):
     os._exit(9)
 

@@ -5,6 +5,7 @@ answers. Several sweeps may use one store at once; each answer is written as soo
 """
 
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
@@ -61,7 +62,7 @@ class StoreFile:
             raise InputError(f"{path}: {problem}")
         check_regular(path)
         with self.explained():
-            where = f"{path.resolve().as_uri()}?mode={'rw' if reads else 'rwc'}"  # one that only read left its log
+            where = _uri(path) if reads else f"{path.resolve().as_uri()}?mode=rwc"
             self.connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
             try:
                 self._check_version(new=not reads)
@@ -76,11 +77,11 @@ class StoreFile:
             InputError: it is one of these.
         """
         if new:
-            with suppress(sqlite3.OperationalError):  # busy where another sweep does the same
-                self.connection.execute("PRAGMA journal_mode = WAL")
-            self.connection.execute("PRAGMA synchronous = NORMAL")
             if self._value("SELECT count(*) FROM sqlite_master") == self._value("PRAGMA application_id") == 0:
+                with suppress(sqlite3.OperationalError):  # busy where another sweep does the same
+                    self.connection.execute("PRAGMA journal_mode = WAL")
                 self.connection.executescript(TABLES)
+            self.connection.execute("PRAGMA synchronous = NORMAL")
         made_by, version = self._value("PRAGMA application_id"), self._value("PRAGMA user_version")
         if made_by != APPLICATION:
             raise InputError(f"{self.path}: is a database, but no store of sweeps")
@@ -154,7 +155,7 @@ class StoreFile:
     def merge(self, other: Path) -> int:
         """Take over all that another store knows, and return the number of answers that it brings."""
         with self.explained():
-            self.connection.execute("ATTACH ? AS other", (str(other),))
+            self.connection.execute("ATTACH ? AS other", (_uri(other),))
             with self.writing():
                 for table in ("questions", "answers"):
                     insert = f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}"
@@ -206,6 +207,15 @@ class Store(StoreFile):
         ]
         with self.writing():
             self.connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", rows)
+
+
+def _uri(path: Path) -> str:
+    """Return how SQLite opens a store to read: one that may not be written, and has no log, as it lies there."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        mode = "rw"  # one that only read would leave its log
+    else:
+        mode = "ro" if Path(f"{path}-wal").exists() else "ro&immutable=1"
+    return f"{path.resolve().as_uri()}?mode={mode}"
 
 
 def text_of(point: Candidate) -> str:

@@ -10,7 +10,15 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from multiprocessing import get_start_method, parent_process
@@ -95,7 +103,9 @@ class Workers(Generic[T]):
         cause: BaseException = CancelledError("cancelled")
         for future in done:
             task, error = self._open.pop(future), None if future.cancelled() else future.exception()
-            if isinstance(error, DiffusimError):
+            if isinstance(error, DiffusimError) or (
+                self._own and error and not isinstance(error, BrokenExecutor)
+            ):
                 raise error
             if error is None and not future.cancelled():
                 values.append(future.result())
@@ -107,7 +117,7 @@ class Workers(Generic[T]):
         return values
 
     def _replace(self, lost: list[Task[T]], error: BaseException) -> None:
-        """Do lost tasks again: in new processes, or here if these die too, where a fault of our own fails again."""
+        """Do lost tasks again: in new processes, or here if these die too."""
         self._deaths += 1
         lost += self._open.values()
         for future in self._open:
