@@ -153,21 +153,20 @@ def calibrate(
 
 @overload
 def sweep(
-    model: str | Model | AnyScenario,
-    cluster: str | Cluster | None = None,
-    gpus: int | None = None,
-    **options: Any,  # noqa: ANN401
-) -> Sweep: ...
+    model: str | Model | AnyScenario, cluster: str | Cluster | None = None, gpus: int | None = None, *,
+    strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,
+    stack: str | Stack | None = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
+    runtime: str | None = None, top: int = TOP, exhaustive: bool = False, **options: Any,  # noqa: ANN401
+) -> Sweep: ...  # fmt: skip
 
 
 @overload
 def sweep(
-    model: str | Model | AnyScenario,
-    cluster: str | Cluster | None = None,
-    *,
-    gpus: Iterable[int],
-    **options: Any,  # noqa: ANN401
-) -> Scaling: ...
+    model: str | Model | AnyScenario, cluster: str | Cluster | None = None, *, gpus: Iterable[int],
+    strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,
+    stack: str | Stack | None = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
+    runtime: str | None = None, top: int = TOP, exhaustive: bool = False, **options: Any,  # noqa: ANN401
+) -> Scaling: ...  # fmt: skip
 
 
 @overload

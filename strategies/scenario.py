@@ -154,7 +154,7 @@ class Scene(Generic[W]):
         return self.with_options(num_gpus=num_gpus)
 
     def with_options(self, **options: Any) -> Self:  # noqa: ANN401  those of the workload
-        """The scene with other options of which no layer's time depends, made once."""
+        """The scene with other options on which no layer's time depends, such as the GPUs; made once."""
         if all(getattr(self.workload, name) == value for name, value in options.items()):
             return self
         key = ("with", self.workload, *options.items())

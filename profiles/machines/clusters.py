@@ -212,7 +212,7 @@ def _read_collectives(table: Table) -> Collectives:
         if "nodes" in table:
             raise table.fail("nodes", "must not stand beside collectives.between, which replaces it")
         inner = table.table("between")
-        between = Between(tree=inner.curve("tree") if "tree" in inner else (), **_read_shares(inner))
+        between = Between(tree=inner.curve("tree") if "tree" in inner else (), **_read_law(inner))
         inner.finish()
     collectives = Collectives(
         call_s=table.number("call_us", 0.0) * MICROSECOND,
@@ -220,13 +220,13 @@ def _read_collectives(table: Table) -> Collectives:
         all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
         own_part=table.number("own_part", 0.0, maximum=1.0),
         between=between,
-        **_read_shares(table),
+        **_read_law(table),
     )
     table.finish()
     return collectives
 
 
-def _read_shares(table: Table) -> dict[str, Any]:
+def _read_law(table: Table) -> dict[str, Any]:
     """What collectives inside a node and between nodes both have."""
     return {
         "efficiency": tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),

@@ -212,7 +212,7 @@ class Store(StoreFile):
 def _uri(path: Path) -> str:
     """Return how SQLite opens a store to read: one that may not be written, and has no log, as it lies there."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        mode = "rw"  # one that only read would leave its log
+        mode = "rw"  # a connection that may only read leaves its log behind
     else:
         mode = "ro" if Path(f"{path}-wal").exists() else "ro&immutable=1"
     return f"{path.resolve().as_uri()}?mode={mode}"

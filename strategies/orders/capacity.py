@@ -24,7 +24,7 @@ def check_room(problem: Problem) -> None:
     for device in range(problem.num_devices if problem.capacity else 0):
         for _, stages in _claims_on(problem, device):
             if (claim := len(stages)) > (problem.capacity or 0):
-                equation = f"{' + '.join('1' * claim)} = {claim}"
+                equation = f"{' + '.join(['1'] * claim)} = {claim}"
                 raise InfeasibleError(
                     f"one micro-batch takes {equation} on device {device} (stages {', '.join(map(str, stages))}),"
                     f" which may hold {problem.capacity}",

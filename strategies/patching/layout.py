@@ -23,7 +23,7 @@ from strategies.strategy import Phase
 EXCERPT: Final = 4
 """Displaced steps of an excerpt: the first, two that are compared, and the last, which nothing follows."""
 LONG_EXCERPT: Final = 12
-"""Those with more patches than stages: stages run ahead on them, for some steps, until all wait for the slowest."""
+"""Displaced steps of an excerpt where patches outnumber stages: for some steps stages run ahead of the slowest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class GridLayout(ABC):
 
     @property
     def folded(self) -> "GridLayout":
-        """The layout of devices that stand for all where others do the same; else the same."""
+        """The layout of some of its devices that stand for all, or itself where none do the same."""
         return self
 
     @abstractmethod

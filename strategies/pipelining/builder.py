@@ -326,7 +326,8 @@ class PipelineBuilder:
 def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
     """For each (tensor, device) that is sent the op of the receiver after which it is posted.
 
-    It is the last that starts before the tensor is written, if nobody waits for messages; sums of gradients come later.
+    It is the last that starts before the tensor is written, if nobody waits for messages; passes alone count, as all
+    sums of gradients follow them.
     """
     wiring, network = wire(plan), Network(plan.placement)
     num_slots, outputs = len(wiring.sources), dict[int, Outputs]()

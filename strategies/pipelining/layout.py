@@ -133,8 +133,12 @@ class Layout:
     @cached_property
     def local_batch(self) -> int:
         """Samples of one micro-batch on one device, or of the team that shares them."""
-        _, _, context, tensor, _ = self.mesh
-        degrees = {"pipeline_degree": self.shape.degree, "context_degree": context, "tensor_degree": tensor}
+        mesh = self.mesh
+        degrees = {
+            "pipeline_degree": self.shape.degree,
+            "context_degree": mesh.context,
+            "tensor_degree": mesh.tensor,
+        }
         return self._whole_batch(degrees, self.shape.micro_batches)
 
     def _whole_batch(self, degrees: dict[str, int], count: int) -> int:

@@ -64,7 +64,7 @@ SERVED: Final = Belief(50.0, 2.0)
 """Fixed microseconds of an all-to-all between nodes."""
 SOFT: Final = 0.1
 """Relative residual beyond which rows count less than by their square."""
-STEP_US, FIXED_US, MIDDLE, SHARE, TREE = 2.0, 7.0, 1.0, 0.7, 0.5
+STEP_US, FIXED_US, MIDDLE, SHARE, TREE = 1.0, 7.0, 1.0, 0.7, 0.5
 """Start values; that of a tree is low, as above what the ports in a node let through its share has no effect."""
 WIRE: Final = Belief(0.9, 0.2)
 """Share of a node's port that large messages reach: 0.95 over 2 nodes of 8 x 200 Gbit/s InfiniBand, at most 0.82 in
@@ -129,7 +129,7 @@ def fit_inside(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Cluster:
         )
         return replace(cluster, collectives=law)
 
-    start = [STEP_US / 2, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
+    start = [STEP_US, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
     most = [np.inf] * (len(start) - count) + [1.0] * count
     beliefs = {0: STEP_INSIDE} if len({size for _, size in keys}) == 1 else {}
     middles, shares = range(first, first + count), range(first + count, first + 2 * count)
