@@ -202,3 +202,13 @@ def test_a_choice_that_may_be_left_out_is_a_flag(capsys):
     assert main(["schedule", "--strategy", "chosen", "--route", "short", "--micro-batches", "2"]) == 0
     assert main(["schedule", "--strategy", "chosen", "--route", "other"]) == 2
     assert "--route" in capsys.readouterr().err
+
+
+def test_a_strategy_in_equal_blocks_alone_is_swept_in_these():
+    @dataclass(frozen=True, slots=True)
+    class Equal(GPipe):
+        name = "equal"
+        partition: str = parameter("blocks", "how the backbone is cut", choices=("blocks",))
+
+    found = sim.sweep("sd21", strategy=Equal, workers=1, **SMALL)
+    assert found.best.parameters["partition"] == "blocks"

@@ -199,7 +199,9 @@ def _cuts(strategy: Any) -> Iterator[AnyStrategy]:  # noqa: ANN401
     """A point in equal blocks, and the same on the optimal partition: strategies compare by their best."""
     yield strategy
     if getattr(strategy, "partition", None) == BLOCKS:
-        yield replace(strategy, partition=OPTIMAL)
+        field = next(item for item in fields(strategy) if item.name == "partition")
+        if OPTIMAL in field.metadata.get("choices", ()):
+            yield replace(strategy, partition=OPTIMAL)
 
 
 def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candidate]:
