@@ -4,10 +4,14 @@ import json
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import sim
 from profiles.architectures.models import load_model
+from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
+from sim.outcomes.contents import content_of
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
@@ -41,3 +45,16 @@ def test_a_result_can_be_hashed_and_sent(result):
     found = pickle.loads(pickle.dumps(result))
     assert found == result and hash(found) == hash(result)
     assert json.dumps(found.to_json()) == json.dumps(result.to_json())
+
+
+def test_a_model_with_numbers_of_numpy_runs_as_one_with_plain_numbers():
+    def run(number):
+        model = load_model("sd21")
+        *others, last = model.components
+        layers = tuple(replace(layer, parameters=number(layer.parameters)) for layer in last.layers)
+        model = replace(model, components=(*others, replace(last, layers=layers)))
+        return sim.run(model, "ddp", gpus=2, batch_size=8)
+
+    assert run(np.int64).inputs == run(int).inputs
+    with pytest.raises(InputError, match=r"^\{1\} is of type set, must be "):
+        content_of([{1}])

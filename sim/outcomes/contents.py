@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from profiles.errors import InputError, shown
 from strategies.scenario import Same
 from strategies.strategy import AnyScenario
 
@@ -30,6 +33,12 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return dict(value)
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, np.generic):
+        return value.item()
+    if not is_dataclass(value) or isinstance(value, type):
+        raise InputError(
+            f"{shown(value)} is of type {type(value).__name__}, must be a number, text or dataclass"
+        )
     return type(value).__qualname__, *(getattr(value, item.name) for item in fields(value))
 
 
