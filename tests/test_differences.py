@@ -129,6 +129,8 @@ def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, t
     assert "the same is asked, of the same inputs" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"^question is 0z, but .*both.sqlite holds 2 questions: "):
         compare(both, before, ["0z"])
+    assert main(["compare", str(both), str(before), "--question", ""]) == 2
+    assert "--question is '', must be the beginnings of keys, with commas between" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def test_a_run_that_a_runtime_cannot_run_is_refused():
         InputError, match=r"^unknown runtime 'xdiz'; did you mean xdit\? choose from accelerate, "
     ):
         sim.run("flux-dev", "pipefusion", gpus=8, runtime="xdiz")
+    with pytest.raises(InputError, match=r"^runtime is 'xdit,sglang', must be one name: "):
+        sim.sweep("pixart", gpus=2, steps=2, runtime="xdit,sglang")
     with pytest.raises(
         InputError, match=r"^runtime is deepspeed, which is of training, but this is of sampling$"
     ):

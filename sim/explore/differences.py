@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.errors import InputError, counted
+from profiles.errors import InputError, counted, shown
 from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
 
 CHOOSE: Final = "choose with `question` KEY, or KEY,KEY for one of each file"
@@ -137,9 +137,12 @@ def compare(
         keys: beginnings of the keys of the questions to look at; by default all.
 
     Raises:
-        InputError: a file cannot be read, they have no question in common, or several are asked in the
-            same words.
+        InputError: a file cannot be read, a key is empty, they have no question in common, or several are
+            asked in the same words.
     """
+    if "" in keys:
+        rule = "must be the beginnings of keys, with commas between"
+        raise InputError(f"`question` is {shown(','.join(keys))}, {rule}")
     one, other = (_chosen(source, keys) for source in (before, after))
     if len(one) == len(other) == 1:
         return [Comparison(one[0].words, one[0], other[0])], [], []
