@@ -7,7 +7,9 @@ import pytest
 import sim
 from profiles.errors import in_flags
 from sim.cli.main import main
-from sim.explore.relax import Question, relax
+from sim.explore.relax import Question, least_recomputed, relax
+from sim.outcomes.runs import least_memory_bytes
+from strategies.plans.workloads import RELIEF
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
 """Weights, gradients and states of the optimizer of sd21 take 14 GiB."""
@@ -91,3 +93,17 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
     for flags, dropped in ways_told(said):
         assert main(with_way(command, flags, dropped)) == 0
         assert "does not fit" not in capsys.readouterr().err
+
+
+def test_where_no_recomputation_is_enough_that_is_taken_with_which_a_point_lacks_least():
+    def scene(**options):
+        return sim.run("sd21", "gpipe", gpus=2, batch_size=8, **options).source
+
+    short = scene(memory="9GiB")
+    tried, remark = least_recomputed(short.strategy, short.scenario)
+    needs = {
+        kind: least_memory_bytes(short.strategy, short.scenario.with_options(checkpointing=kind))
+        for kind in ("none", *RELIEF)
+    }
+    assert tried.workload.checkpointing == min(needs, key=needs.get) == "selective"
+    assert "took selective, with which it lacks least" in remark

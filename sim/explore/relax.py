@@ -303,21 +303,21 @@ def attends_in_one(scenario: AnyScenario) -> bool:
 def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
     """The scenario with the least recomputation that lets a point fit, and a remark that says which it is.
 
-    Where none does, the one in which the point lacks least.
+    Where none does, the one in which the point lacks least memory by its bound.
     """
     assert isinstance(scenario, Scenario)
     there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"
+    lacking: dict[str, float] = {}
     for checkpointing in ("none", SELECTIVE, BLOCK):  # by the time that it takes
         if checkpointing == SELECTIVE and not attends_in_one(scenario):
             continue
         tried = scenario.with_options(checkpointing=checkpointing)
-        held = least_memory_bytes(strategy, tried)
+        held = lacking[checkpointing] = least_memory_bytes(strategy, tried)
         if there is None or held <= there:
             held = run_point(strategy, tried).peak_memory_bytes
         if there is None or held <= there:
             return tried, f"`checkpointing` {AUTO} took {checkpointing}{before}"
         before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
-    return (
-        tried,
-        f"`checkpointing` {AUTO} took {BLOCK}, with which it lacks least: no recomputation makes it fit",
-    )
+    least = min(lacking, key=lambda name: lacking[name])
+    words = f"`checkpointing` {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
+    return scenario.with_options(checkpointing=least), words
