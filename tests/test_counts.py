@@ -39,9 +39,7 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
     found = sim.sweep("wan2.1-14b", "rtx4090-pcie-8", [1, 4, 8], **asked)
     knee, one, four, best, *_ = found.verdict.lines
     assert knee == ("knee", "none: something fits on 8 GPUs alone, of these numbers")
-    assert one[1].startswith(
-        "1 GPU: no point of the sweep is feasible: 1 of 3 x out of memory (such as single: needs"
-    )
+    assert one[1].startswith("1 GPU: out of memory, the nearest is single: needs at least ")
     for sweep, (_, said) in zip(found, (one, four), strict=False):
         least = min(
             max(point.least_memory_bytes, point.costs[1])
@@ -49,7 +47,7 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
             if point.kind == OUT_OF_MEMORY
         )
         lack = (least - sweep.scenario.cluster.device.memory_bytes) / GIB
-        assert said.endswith(f": {lack:.1f} GiB too much)")
+        assert said.endswith(f": {lack:.1f} GiB too much")
     assert (one[0], four[0], best[0]) == ("not on", "", "best")
 
 

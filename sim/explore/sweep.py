@@ -139,7 +139,7 @@ class Sweep:
             return InfeasibleError(words)
         if not counts or "bounded" in statuses:
             return InfeasibleError("nothing was simulated yet")
-        kind = OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))  # which other flags may mend
+        kind = self.main_reason
         words = f"{counts[kind]} of {len(self.points)} x {kind} (such as {example_words(self.points, kind)})"
         if kind == OUT_OF_MEMORY and most:
             first = example_of(self.points, kind).name
@@ -147,6 +147,14 @@ class Sweep:
             question = Question(self.scenario, names, self.held, bool(self.relief), runtime=self.runtime)
             words += f"; {relax(question, most) or NOTHING_FITS}"
         return InfeasibleError(f"no point of the sweep is feasible: {words}")
+
+    def nearest_words(self) -> str:
+        """Why there is no best point, with the one that is the nearest to it: of memory, that lacks least."""
+        kind = self.main_reason
+        if not kind or any(point.reason is None for point in self.points):
+            return str(self.none_fits(most=0))
+        such = "the nearest is" if kind == OUT_OF_MEMORY else "such as"
+        return f"{kind}, {such} {example_words(self.points, kind)}"
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
         """The result of the best point of a strategy, which is given by its name or its class.
@@ -216,6 +224,12 @@ class Sweep:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
         counts = Counter(point.kind for point in self.points if point.kind is not None)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def main_reason(self) -> str:
+        """Want of memory where any point lacks it, which other flags may mend; else the most frequent reason."""
+        counts = self.infeasible_by_reason()
+        return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts), "")
 
 
 def example_of(points: Iterable[Point], kind: str) -> Point:

@@ -32,7 +32,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
     there, word = {step.gpus for step in scaling.steps}, "not on"
     for sweep in scaling.sweeps:
         if (gpus := sweep.scenario.workload.num_gpus) not in there:
-            lead.append((word, f"{counted(gpus, 'GPU')}: {sweep.none_fits(most=0)}"))
+            lead.append((word, f"{counted(gpus, 'GPU')}: {sweep.nearest_words()}"))
             word = ""
     if fastest.gpus != knee.gpus:
         lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
