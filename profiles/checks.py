@@ -4,24 +4,66 @@
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import reduce
-from math import isfinite
+from dataclasses import fields
+from functools import cache, reduce
+from math import inf, ulp
 from numbers import Integral, Real
 from operator import add
 from os import PathLike
+from sys import float_info
+from typing import Any, Final
 
 from profiles.errors import InputError, shown
+
+Span = tuple[float, float]
+"""The least and the largest that a number may be."""
+FINITE: Final[Span] = (0.0, float_info.max)
+AT_LEAST_1: Final[Span] = (1.0, float_info.max)
+POSITIVE: Final[Span] = (ulp(0.0), float_info.max)
+RATE: Final[Span] = (ulp(0.0), inf)
+"""Positive; infinite where something is free."""
+SHARE: Final[Span] = (0.0, 1.0)
+POSITIVE_SHARE: Final[Span] = (ulp(0.0), 1.0)
+
+
+def check_fields(owner: str, made: object, **spans: Span) -> None:
+    """Refuse integers and numbers of a dataclass that are not in their span: from 0, and finite, if none is given."""
+    kind: Any = type(made)
+    for key, whole, optional in _numbers_of(kind):
+        value = getattr(made, key)
+        if not (optional and value is None):
+            check_number(owner, key, value, spans.get(key, FINITE), whole=whole)
+
+
+@cache
+def _numbers_of(made: type[Any]) -> tuple[tuple[str, bool, bool], ...]:
+    """The numbers among the fields of a dataclass: their names, and whether they are integers and may be None."""
+    kinds: dict[Any, tuple[bool, bool]] = {
+        float: (False, False), float | None: (False, True), int: (True, False), int | None: (True, True),
+    }  # fmt: skip
+    return tuple((field.name, *kinds[field.type]) for field in fields(made) if field.type in kinds)
+
+
+def check_number(owner: str, key: str, value: float, span: Span = FINITE, *, whole: bool = False) -> None:
+    """Refuse anything but a number in a span, or an integer."""
+    least, most = span
+    if not is_number(value) or (whole and not isinstance(value, Integral)):
+        raise InputError(f"{owner}: {key} is {shown(value)}, must be {'an integer' if whole else 'a number'}")
+    if least <= value <= most:
+        return
+    if value > most:
+        rule = f"be at most {most:g}" if most < float_info.max else "be finite"
+    elif least:
+        rule = f"be at least {least:g}" if least >= 1 else "be positive"
+    else:
+        rule = "not be negative" if value < 0 else "be finite"
+    raise InputError(f"{owner}: {key} is {value}, must {rule}")
 
 
 def check_numbers(owner: str, **values: float) -> None:
     """Refuse anything but finite numbers of at least 0."""
     for key, value in values.items():
-        if not is_number(value):
-            raise InputError(f"{owner}: {key} is {shown(value)}, must be a number")
-        if not isfinite(value):
-            raise InputError(f"{owner}: {key} is {value}, must be finite")
-        if value < 0:
-            raise InputError(f"{owner}: {key} is {value}, must not be negative")
+        check_number(owner, key, value)
 
 
 def is_number(value: object) -> bool:
@@ -32,10 +74,7 @@ def is_number(value: object) -> bool:
 def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
     """Refuse anything but integers of at least ``least``."""
     for key, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise InputError(f"{owner}: {key} is {shown(value)}, must be an integer")
-        if value < least:
-            raise InputError(f"{owner}: {key} is {value}, must be at least {least}")
+        check_number(owner, key, value, (least, inf), whole=True)
 
 
 def is_one_of(value: object, *words: str) -> bool:

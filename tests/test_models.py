@@ -183,6 +183,8 @@ def test_an_input_is_read_whole_by_the_first_layer_or_by_the_layers_that_are_nam
         ("model.toml", 'inputs = ["text"]', 'inputs = ["vae"]', "inputs of unet is 'vae', must be one of"),
         ("model.toml", 'inputs = ["text"]', 'inputs = ["unet"]', "its components form the cycle unet -> unet"),
         ("model.toml", "target = 3", "target = 0", "skip: target is 0, must come after its source 0"),
+        ("model.toml", "height = 64", "height = 64\nmultiple = 48", "reference.height is 64, must be a multiple of 48"),
+        ("model.toml", "height = 64", "height = 64\nlargest = 32", "reference.height is 64, must be at most 32, the"),
         # layers.csv
         ("layers.csv", "2,3,0.5,0", "2,3,-0.5,0", "layers.csv:2: output_MB is -0.5, must not be negative"),
         ("layers.csv", "unet,1,1", "unet,0,1", "layers.csv:4: index is '0', must be 1: each component counts"),
@@ -199,6 +201,15 @@ def test_a_broken_rule_is_refused_by_file_place_and_value(read, name, old, new, 
         read(name, old, new)
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_in_place_of_the_folder_of_times_is_refused(tmp_path):
+    folder = write(tmp_path)
+    (folder / "times" / "ideal.csv").unlink()
+    (folder / "times").rmdir()
+    (folder / "times").touch()
+    with pytest.raises(InputError, match=r"times: is not a folder; it holds one <device>.csv per device$"):
+        read_model(folder)
 
 
 def test_what_is_no_model_is_refused(tmp_path):

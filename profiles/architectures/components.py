@@ -9,9 +9,13 @@ from typing import Final
 from profiles.architectures.kernel_tables import KernelTable
 from profiles.architectures.kernels import Kernel
 from profiles.checks import (
+    AT_LEAST_1,
+    POSITIVE,
+    SHARE,
     check_choice,
     check_counts,
     check_distinct,
+    check_fields,
     sum_in_order,
 )
 from profiles.errors import InputError, counted
@@ -56,6 +60,11 @@ class Layer:
     adapters: int = 0
     adapted_share: float = 1.0
 
+    def __post_init__(self) -> None:
+        owner = f"layer '{self.name}'"
+        check_choice(owner, "backward", self.backward, BACKWARDS)
+        check_fields(owner, self)
+
     def grown(self, tokens: float) -> "Layer":
         """The layer on so many times the tokens: self-attention grows with their square, all else with them."""
         linear = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
@@ -76,6 +85,7 @@ class Skip:
     target: int
 
     def __post_init__(self) -> None:
+        check_fields("skip", self)
         if self.target <= self.source:
             raise InputError(f"skip: target is {self.target}, must come after its source {self.source}")
 
@@ -88,6 +98,9 @@ class Read:
     layer: int
     size_bytes: float
 
+    def __post_init__(self) -> None:
+        check_fields(f"read of {self.source}", self)
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -98,6 +111,10 @@ class Exchange:
     elements: int
     heads: int
 
+    def __post_init__(self) -> None:
+        check_choice("exchange", "kind", self.kind, EXCHANGES)
+        check_fields("exchange", self)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
@@ -107,6 +124,9 @@ class MeasuredTime:
     batch_size: int
     forward_s: float
     backward_s: float
+
+    def __post_init__(self) -> None:
+        check_fields("measured time", self, batch_size=AT_LEAST_1)
 
 
 @dataclass(frozen=True)
@@ -160,6 +180,7 @@ class Component:
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
+        check_fields(owner, self, frames=AT_LEAST_1, passes=AT_LEAST_1, self_conditioning=SHARE)
         check_distinct(owner, "tasks", self.tasks)
         for task in self.tasks:
             check_choice(owner, "tasks", task, TASKS)
@@ -180,6 +201,7 @@ class Component:
         places = {
             "target of a skip": [skip.target for skip in self.skips],
             "layer of a read": [read.layer for read in self.reads],
+            "layer of an exchange": [exchange.layer for exchange in self.exchanges],
         }
         for key, indices in places.items():
             for index in indices:
@@ -187,6 +209,11 @@ class Component:
                     raise InputError(
                         f"{owner}: {key} is {index}, must be below {count}, the number of layers"
                     )
+        for key in ("kernels", "half_kernels", "adapters"):
+            kernels = getattr(self, key)
+            if len(kernels) not in (0, count):
+                raise InputError(f"{owner}: {key} are of {len(kernels)} layers, must be of its {count}")
+        check_distinct(owner, "times", [device for device, _ in self.times])
         for device, times in self.times:
             if {time.layer for time in times} != set(range(count)):
                 raise InputError(f"{owner}: times of {device} must be of each of its {count} layers")
@@ -290,3 +317,8 @@ class Anchor:
     steps: int
     latency_s: float
     source: str
+
+    def __post_init__(self) -> None:
+        counts = ("height", "width", "batch", "steps")
+        spans = dict.fromkeys(counts, AT_LEAST_1)
+        check_fields(f"anchor of {self.device}", self, latency_s=POSITIVE, **spans)

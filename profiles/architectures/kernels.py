@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from profiles.checks import check_counts
+from profiles.checks import AT_LEAST_1, FINITE, check_choice, check_fields
 from profiles.errors import InputError
 
 PRODUCTS: Final = {"matmul": 2, "conv": 2, "attention": 4}
@@ -65,10 +65,10 @@ class Kernel:
 
     def __post_init__(self) -> None:
         owner = "kernel"
-        check_counts(owner, least=1, count=self.count)
+        check_choice(owner, "kind", self.kind, KINDS)
         product, launched = self.kind in PRODUCTS, self.kind != DISPATCH
-        check_counts(owner, least=int(launched), heads=self.heads)
-        check_counts(owner, least=int(product), m=self.m, n=self.n, k=self.k)
+        heads, of = (AT_LEAST_1 if there else FINITE for there in (launched, product))
+        check_fields(owner, self, count=AT_LEAST_1, heads=heads, m=of, n=of, k=of)
         for key in ("heads", "m", "n"):
             if getattr(self, f"image_{key}") > getattr(self, key):
                 rule = f"must be at most {key}, {getattr(self, key)}"

@@ -58,6 +58,8 @@ def _kernel_files(table: Table) -> list[str]:
 
 def _time_files(folder: Path) -> list[str]:
     """The files of measured times in a folder."""
+    if path_kind(folder / "times") == "file":
+        raise InputError(f"{folder / 'times'}: is not a folder; it holds one <device>.csv per device")
     return [f"times/{path.name}" for path in sorted((folder / "times").glob("*.csv"))]
 
 

@@ -16,7 +16,7 @@ from profiles.architectures.components import (
     Component,
 )
 from profiles.architectures.model_tables import DTYPES, read_anchors, read_reads, read_skips, read_tables
-from profiles.checks import check_choice, check_distinct, check_name
+from profiles.checks import AT_LEAST_1, check_choice, check_distinct, check_fields, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
@@ -28,6 +28,8 @@ GUIDANCES: Final = ("batch", "none", "embedded")
 MAX_SIDE: Final = 65536
 """Pixels of the longest side of an image."""
 MAX_FRAMES: Final = 65536
+COUNTS: Final = ("height", "width", "multiple", "largest", "frames", "frame_step", "steps")
+"""Fields of a model that are at least 1."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ class Model:
 
     def __post_init__(self) -> None:
         owner = f"model {self.name}"
+        check_choice(owner, "dtype", self.dtype, DTYPES)
+        check_choice(owner, "guidance", self.guidance, GUIDANCES)
+        check_fields(owner, self, **dict.fromkeys(COUNTS, AT_LEAST_1))
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
         for component in self.components:
@@ -229,8 +234,7 @@ def read_model(folder: Path) -> Model:
         frame_step=reference.integer("frame_step", 1, minimum=1),
         steps=table.integer("steps", minimum=1) if "steps" in table else None,
     )
-    if (model.frames - 1) % model.frame_step:
-        raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
+    _check_reference(reference, model)
     reference.finish()
     table.finish()
     return model
@@ -248,6 +252,21 @@ def _read_components(table: Table) -> tuple[Component, ...]:
         read_component(head, tables, skips[name], reads[name])
         for name, head in zip(names, listed, strict=True)
     )
+
+
+def _check_reference(reference: Table, model: Model) -> None:
+    """Refuse a reference resolution that breaks the model's own rules."""
+    for key, pixels in (("height", model.height), ("width", model.width)):
+        if pixels % model.multiple:
+            raise reference.fail(key, f"must be a multiple of {model.multiple}")
+        if model.largest is not None and pixels > model.largest:
+            raise reference.fail(key, f"must be at most {model.largest}, the largest")
+        if pixels > MAX_SIDE:
+            raise reference.fail(key, f"must be at most {MAX_SIDE}")
+    if model.frames > MAX_FRAMES:
+        raise reference.fail("frames", f"must be at most {MAX_FRAMES}")
+    if (model.frames - 1) % model.frame_step:
+        raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
 
 
 def frame_rule(step: int) -> str:

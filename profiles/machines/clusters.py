@@ -10,7 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, counted, wrong
+from profiles.checks import AT_LEAST_1, FINITE, RATE, check_choice, check_fields, is_number
+from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
@@ -21,6 +22,8 @@ from profiles.units import GB, MICROSECOND, in_si
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
 INTRA_NODE: Final = ("nvswitch", "pcie", "ideal")
 INTER_NODE: Final = ("nic", "ideal")
+LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
+SHARED: Final = ("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,12 @@ class Link:
     host_bandwidth_bytes_per_s: float = 0.0
     flow_bytes_per_s: float = inf
     rail_bytes_per_s: float = inf
+
+    def __post_init__(self) -> None:
+        check_choice("link", "kind", self.kind, LINKS)
+        owned = ("bandwidth_bytes_per_s", "flow_bytes_per_s", "rail_bytes_per_s")
+        size, rates = (AT_LEAST_1, (*owned, *SHARED)) if self.kind == "pcie" else (FINITE, owned)
+        check_fields(f"{self.kind} link", self, switch_size=size, **dict.fromkeys(rates, RATE))
 
     def scaled(self, factor: float) -> "Link":
         """Link of the same latencies and calls, with every bandwidth multiplied."""
@@ -91,8 +100,13 @@ class Cluster:
     changes: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_nodes > 1 and self.inter_node is None:
-            raise InputError(f"cluster {self.name}: inter_node is missing, and max_nodes is {self.max_nodes}")
+        owner, counts = f"cluster {self.name}", ("devices_per_node", "max_nodes")
+        check_fields(owner, self, overlap_slowdown=AT_LEAST_1, **dict.fromkeys(counts, AT_LEAST_1))
+        check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
+        if self.inter_node is not None:
+            check_choice(owner, "inter_node.kind", self.inter_node.kind, INTER_NODE)
+        elif self.max_nodes > 1:
+            raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
 
     def __repr__(self) -> str:
         nodes = "one node" if self.max_nodes == 1 else f"up to {counted(self.max_nodes, 'node')}"
@@ -118,9 +132,14 @@ class Cluster:
             intra_node: factor of the bandwidth inside a node.
             inter_node: factor of the bandwidth between nodes.
         """
+        factors = {"intra-node": intra_node, "inter-node": inter_node}
+        for word, factor in factors.items():
+            if not is_number(factor) or not 0 < factor < inf:
+                raise InputError(
+                    f"the factor of the {word} bandwidth is {shown(factor)}, must be positive and finite"
+                )
         if inter_node != 1.0 and self.inter_node is None:
             raise InputError(f"cluster {self.name} has no inter-node link to multiply")
-        factors = {"intra-node": intra_node, "inter-node": inter_node}
         changes = ", ".join(f"{word} x {factor:g}" for word, factor in factors.items() if factor != 1.0)
         if not changes:
             return self

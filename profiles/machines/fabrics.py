@@ -6,6 +6,19 @@ from typing import Final
 
 import numpy as np
 
+from profiles.checks import (
+    FINITE,
+    POSITIVE_SHARE,
+    RATE,
+    SHARE,
+    Span,
+    check_choice,
+    check_distinct,
+    check_fields,
+    check_number,
+)
+from profiles.errors import InputError
+
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 """The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
 
@@ -41,6 +54,11 @@ class Between:
     step_s: float | None = None
     middle_most: float = inf
 
+    def __post_init__(self) -> None:
+        _check_laws("collectives.between", self)
+        if self.tree:
+            _check_curve("collectives.between", "tree", self.tree, POSITIVE_SHARE)
+
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
@@ -71,6 +89,11 @@ class Collectives:
     own_part: float = 0.0
     between: Between | None = None
 
+    def __post_init__(self) -> None:
+        _check_laws("collectives", self, own_part=SHARE)
+        _check_curve("collectives", "nodes", self.nodes, POSITIVE_SHARE)
+        check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
+
     def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
         """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
         return at(self.efficiency, operation, group_size) * interpolate(self.nodes, num_nodes)
@@ -97,3 +120,28 @@ def interpolate(curve: Curve, argument: float) -> float:
     """The value of a piecewise linear curve, constant beyond its ends."""
     arguments, values = zip(*curve, strict=True)
     return float(np.interp(argument, arguments, values))
+
+
+def _check_laws(owner: str, laws: Between | Collectives, **spans: Span) -> None:
+    """Refuse what breaks a rule of both: an efficiency that is not of all operations, or a number or curve."""
+    check_fields(owner, laws, middle_most=RATE, **spans)
+    for key, span in (("efficiency", POSITIVE_SHARE), ("middle", FINITE), ("fixed_s", FINITE)):
+        curves: Curves = getattr(laws, key)
+        names = [operation for operation, _ in curves]
+        check_distinct(owner, key, names)
+        for operation, curve in curves:
+            check_choice(owner, key, operation, OPERATIONS)
+            _check_curve(owner, f"{key}.{operation}", curve, span)
+        if key == "efficiency" and (missing := [name for name in OPERATIONS if name not in names]):
+            raise InputError(f"{owner}: efficiency has no {', '.join(missing)}, must have all operations")
+
+
+def _check_curve(owner: str, key: str, curve: Curve, span: Span) -> None:
+    """Refuse a curve without points, out of order, or with a value that is not in a span."""
+    if not curve:
+        raise InputError(f"{owner}: {key} is (), must have at least one point")
+    arguments = [argument for argument, _ in curve]
+    if arguments != sorted(set(arguments)):
+        raise InputError(f"{owner}: {key} has points at {arguments}, must ascend")
+    for argument, value in curve:
+        check_number(owner, f"{key}[{argument:g}]", value, span)

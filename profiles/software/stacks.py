@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from profiles.checks import POSITIVE_SHARE, SHARE, check_fields
 from profiles.files import Table, naming_file
 from profiles.names import file_of
 from profiles.units import MICROSECOND
@@ -41,6 +42,9 @@ class Shares:
     attention: float = 1.0
     memory: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_fields("rates", self, **dict.fromkeys(RATES, POSITIVE_SHARE))
+
     def scaled(self, factor: float) -> "Shares":
         """All shares multiplied."""
         return Shares(**{key: factor * getattr(self, key) for key in RATES})
@@ -58,6 +62,9 @@ class Fusion:
     layer_norm: float = 1.0
     softmax: float = 1.0
     copy: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields("fusion", self, **dict.fromkeys(FUSED, SHARE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,9 @@ class Stack:
     launches: Fusion = Fusion()
     rates: Shares = Shares()
     device_rates: tuple[tuple[str, Shares], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(f"stack {self.name}", self)
 
     def on(self, device: str) -> "Stack":
         """The stack with the rates that it reaches on a device."""
