@@ -16,7 +16,7 @@ from profiles.errors import InputError, shown
 from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.looks import strategy_look
-from sim.report.plots.plot_data import Drawable, plot_rows
+from sim.report.plots.plot_data import Drawable, plot_rows, with_speeds
 from strategies.registry import baselines, class_of
 
 __all__ = [
@@ -120,7 +120,7 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
     """Return the fastest of the rows of a scenario."""
     if not rows:
         return None
-    ranked = sorted(rows, key=itemgetter("samples_per_s"), reverse=True)
+    ranked = sorted(with_speeds(rows), key=itemgetter("samples_per_s"), reverse=True)
     name, fastest = ranked[0]["strategy"], ranked[0]["samples_per_s"]
     against = next((row["samples_per_s"] for row in ranked if row["strategy"] in over), None)
     tied = dict.fromkeys(row["strategy"] for row in ranked if row.get("tie") and row["strategy"] != name)
@@ -219,14 +219,13 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
         across: the key along the horizontal axis.
 
     Raises:
-        InputError: no row was simulated, or one lacks the key.
+        InputError: no row was simulated, or one lacks the key or its speed.
     """
     rows = plot_rows(rows, "strategy", "num_gpus", across=across)
     best: dict[str, dict[Any, float]] = {}
-    for row in rows:
-        if row.get("status", "simulated") == "simulated":
-            speeds = best.setdefault(row["strategy"], {})
-            speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])
+    for row in with_speeds(row for row in rows if row.get("status", "simulated") == "simulated"):
+        speeds = best.setdefault(row["strategy"], {})
+        speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])
     if not best:
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)

@@ -12,7 +12,7 @@ from profiles.units import GIB
 from sim.explore.sweep import pareto_front
 from sim.report.plots import charts
 from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.plot_data import Drawable, plot_rows
+from sim.report.plots.plot_data import Drawable, plot_rows, with_speeds
 
 __all__ = ["plot_sweep", "plot_sweep_info"]
 
@@ -89,9 +89,11 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
         results: sweeps, results, or their rows; what was not simulated is left out.
 
     Raises:
-        InputError: no row is left.
+        InputError: no row is left, or one lacks its speed.
     """
-    rows = [row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))]
+    rows = with_speeds(
+        row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))
+    )
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
