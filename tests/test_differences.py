@@ -234,3 +234,22 @@ def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_f
     assert "  objective: throughput -> memory\n  best of each: ddp on 8 GPUs: " in str(found)
     same = sim.compare(*(sim.sweep("sd21", objective="memory", **given) for _ in range(2)))
     assert "objective" not in str(same) and "  best: gpipe on 8 GPUs: " in str(same)
+
+
+def test_of_a_point_in_several_sweeps_the_most_that_is_known_is_kept(folder):
+    rows = json.loads((folder / "before.json").read_text())
+    simulated = next(row for row in rows if row["status"] == "simulated")
+    lacking = simulated | {"status": "infeasible"}
+    bounded = {key: value for key, value in simulated.items() if key != "iteration_s"} | {"status": "bounded"}
+    for several, kept in (([bounded, simulated, lacking], "simulated"), ([lacking, bounded], "infeasible")):
+        for given in (several, several[::-1]):
+            (record,) = read_records(NamedRows("rows", given))
+            assert [known.status for known in record.points.values()] == [kept]
+
+
+def test_a_number_of_gpus_that_divide_the_vae_is_a_number():
+    row = sim.run("pixart", "single", gpus=1).to_json() | {"status": "simulated"}
+    several = [row | {"options": {"vae_parallel": count}} for count in ("9", 10)]
+    assert read_records(NamedRows("rows", several))[0].asked["vae_parallel"] == "10"
+    with pytest.raises(InputError, match=r"^rows: row 0: vae_parallel is 'x', must be "):
+        read_records(NamedRows("rows", [row | {"options": {"vae_parallel": "x"}}]))

@@ -32,6 +32,8 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 TIMES: Final = ("iteration_s", "latency_s")
 STATUSES: Final = ("simulated", "bounded", "infeasible")
+LEARNED: Final = ("bounded", "infeasible", "simulated")
+"""Statuses by how much is known of a point, the least first: a simulation can show that one does not fit."""
 CODE: Final = "code"
 """Key of the hash of what simulated, beside those of inputs."""
 RELIEF: Final = "relief"
@@ -233,11 +235,12 @@ def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
         question = content_of((asked, row.inputs))
         record = records.setdefault(question, Recorded(asked, row.inputs, objective=objective))
         if divided:
-            counts = record.asked.get(DIVIDED, ""), divided
-            record.asked[DIVIDED] = max(counts, key=lambda text: (len(text), text))
+            most = Row(row.where, row.options).integer(DIVIDED)
+            record.asked[DIVIDED] = str(max(most, int(record.asked.get(DIVIDED, 0))))
         key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(sorted(parameters.items())))
         known = _known(row)
-        if known.status != "bounded" or key not in record.points:
+        before = record.points.get(key, known)
+        if LEARNED.index(known.status) >= LEARNED.index(before.status):
             record.points[key] = known
     for record in records.values():
         places = [STATUSES.index(known.status) for known in record.points.values()]
