@@ -13,7 +13,7 @@ simulated. ``full`` is not tried: it would hold the inputs of stages and one lay
 import heapq
 import os
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -77,7 +77,11 @@ def run_sweep(
     sweep.workers = processes if executor is None else 1
     count = processes if executor is None else workers or LENT
     with Workers[tuple[str, Answers]](sweep.scenario, count, executor) as workforce:
-        cache, again, fresh = Cache(workforce, store), list[Point](), sweep.points
+        cache, again = Cache(workforce, store), list[Point]()
+        if sweep.relief:  # what is known of points with relief is not asked again
+            again = [point for point in sweep.points if point.checkpointing is not None]
+            sweep.points = [point for point in sweep.points if point.checkpointing is None]
+        fresh = sweep.points
         try:
             while fresh:
                 _bound(sweep, [point for point in fresh if not point.reached], cache, report)
@@ -87,6 +91,7 @@ def run_sweep(
                     fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
+            sweep.left = [point for point in again if point.status == "bounded"]
 
 
 def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
@@ -110,8 +115,10 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
     Only a point whose turn it is gets the bounds of its own order, which take longer; then it waits for its turn again.
     Which points are simulated depends on the answers about those before them alone, not on who is quick.
     """
-    known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
+    known = {flag: Threshold(sweep.objective, sweep.top, sweep.leading) for flag in (True, False)}
     led = {point.name for point in points if point.status == "simulated"}
+    if sweep.leading is not None:
+        led |= {point.name for point in points} - set(sweep.leading)
     memory_bytes, done = sweep.scenario.cluster.device.memory_bytes, 0
 
     def matters(point: Point) -> bool:
@@ -270,6 +277,7 @@ class Threshold:
     Attributes:
         objective: what is minimised.
         top: so many of the best points are to be exact.
+        leading: strategies whose best is to be exact, too; None: all.
         scores: scores by what points of equal results share.
         kth: the last score of the top; infinite where it has room.
         best_of: the best score of each strategy.
@@ -278,6 +286,7 @@ class Threshold:
 
     objective: str
     top: int
+    leading: Collection[str] | None = None
     scores: dict[Any, float] = field(default_factory=dict)
     kth: float = inf
     best_of: dict[str, float] = field(default_factory=dict)
@@ -299,7 +308,8 @@ class Threshold:
     def limit(self, point: Point) -> float:
         """Return the score from which on a point does not matter."""
         last = self._fastest_s(point.least_memory_bytes) if self.objective == "pareto" else self.kth
-        return max(self.best_of.get(point.name, inf), last)
+        leads = self.leading is None or point.name in self.leading
+        return max(self.best_of.get(point.name, inf), last) if leads else last
 
     def _fastest_s(self, memory_bytes: float) -> float:
         """Seconds of the fastest point whose peak memory is at most so much."""

@@ -38,22 +38,26 @@ class Sweep:
         objective: what the ranking minimises; ``pareto`` ranks by time and makes the whole front exact.
         points: all points, in the order in which they were found.
         top: so many of the best points are exact.
+        leading: strategies whose best is exact, too; None: all of them.
         exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
         relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
         held: parameters that all points keep to.
         runtime: the name of one that runs all points; None where none must.
         workers: processes that worked on it; as many share the replays of its verdict.
+        left: points with relief that were bounded, and need not be simulated.
     """
 
     scenario: AnyScenario
     objective: str = "throughput"
     points: list[Point] = field(default_factory=list)
     top: int = TOP
+    leading: tuple[str, ...] | None = None
     exhaustive: bool = False
     relief: tuple[str, ...] = ()
     held: Mapping[str, Any] = field(default_factory=dict)
     runtime: str | None = None
     workers: int = 1
+    left: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not is_one_of(self.objective, *(offered := objectives(self.scenario))):

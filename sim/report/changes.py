@@ -206,7 +206,7 @@ def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: 
 def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], first: Point) -> Change:
     """Return a change from the answer before it to the best of points after it."""
     scenario = variation.scenario
-    again, answer = swept(sweep, points, scenario, sweep.objective), first.candidate(scenario)
+    again, answer = swept(sweep, points, scenario, sweep.objective, (first.name,)), first.candidate(scenario)
     ranked = [point for point in again.ranked() if point.status == "simulated"]
     if not ranked:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
@@ -236,10 +236,18 @@ def fastest_of(sweep: Sweep) -> Result | None:
     return None if best is None else best.result
 
 
-def swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objective: str) -> Sweep:
-    """Return a sweep of the recommended points over a scenario, with the exact best of each strategy."""
+def swept(
+    sweep: Sweep,
+    points: Iterable[Point],
+    scenario: AnyScenario,
+    objective: str,
+    leading: tuple[str, ...] = (),
+) -> Sweep:
+    """Return a sweep of the recommended points over a scenario; its best is exact, and that of leading strategies."""
     good = [point for point in points if point.recommended]
     objective = objectives(scenario)[0] if objective == "pareto" else objective
-    again = replace(sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False)
+    again = replace(
+        sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False, leading=leading
+    )
     run_sweep(again, workers=1)
     return again

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from profiles.software.runtimes import all_runtimes
-from sim.explore.legality import always_recomputed, starters, within
+from sim.explore.legality import always_recomputed, refusal, starters, within
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
@@ -59,17 +59,28 @@ def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
 def best_of_each(sweep: Sweep) -> dict[str, Point]:
     """Return the best point by runtime, of a sweep in it; parameters that the user set stay as they are."""
     best: dict[str, Point] = {}
-    plain = [point for point in sweep.points if point.strategy is not None and point.checkpointing is None]
+    known = [point for point in (*sweep.points, *sweep.left) if point.strategy is not None]
+    plain = [point for point in known if point.checkpointing is None]
+    relieved = {
+        (of.strategy, of.num_gpus, of.checkpointing): of for of in known if of.checkpointing is not None
+    }
     for runtime in all_runtimes().values():
         if runtime.task != sweep.scenario.task or runtime.unknown(sweep.scenario.model.name):
             continue
         always = always_recomputed(runtime.name) if sweep.relief else ""
-        points = [_recomputing(point, always) if always else replace(point) for point in plain]
+        points = [
+            replace(
+                relieved.get((of.strategy, of.num_gpus, always)) or _recomputing(of, always) if always else of
+            )
+            for of in plain
+        ]
         there = [
             point
             for point in within(runtime.name, points, sweep.scenario)
             if all(getattr(point.strategy, name, of) == of for name, of in sweep.held.items())
         ]
+        if not always:
+            there += [replace(of) for of in relieved.values() if not refusal(runtime, of, sweep.scenario)]
         within_it = replace(sweep, runtime=runtime.name, relief=() if always else sweep.relief)
         if first := swept(within_it, there, sweep.scenario, sweep.objective).best_point():
             best[runtime.name] = first
