@@ -38,7 +38,7 @@ def test_what_is_awaited_adds_up_to_the_exposed_communication(strategy, given):
 @pytest.mark.parametrize(("devices_per_node", "between_nodes"), [(2, False), (1, True)])
 def test_a_message_is_awaited_on_the_link_that_it_takes(make, devices_per_node, between_nodes):
     link = make.link(bandwidth=4.0)
-    cluster = make.cluster(link, link, devices_per_node)
+    cluster = make.cluster(link, make.link("nic", bandwidth=4.0), devices_per_node)
     rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 1.0, "a")]]
     trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 8.0}))
     assert awaited_s(trace) == {(MESSAGE, between_nodes): 2.0 / 2}  # one of two devices waits
