@@ -8,6 +8,8 @@ import pytest
 from profiles.architectures.components import Anchor, Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import load_model
+from profiles.costs.bands import Band
+from profiles.costs.calibration import Calibration
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster
@@ -45,6 +47,8 @@ VALUES = {
     "component": NET,
     "model": load_model("sd21"),
     "anchor": Anchor("d", 1, 1, 1, 1, 1.0, "s"),
+    "band": Band(),
+    "calibration": Calibration(),
 }
 
 
@@ -92,6 +96,9 @@ VALUES = {
         ("fusion", "copy", 2.0, "fusion: copy is 2.0, must be at most 1"),
         ("stack", "forward_operator_s", NAN, "stack eager: forward_operator_s is nan, must be finite"),
         ("skip", "target", 0, "skip: target is 0, must come after its source 0"),
+        ("band", "low", 1.5, "band: low is 1.5, must be at most 1"),
+        ("band", "high", 0.9, "band: high is 0.9, must be at least 1"),
+        ("calibration", "factor", 0.0, "calibration: factor is 0.0, must be positive"),
         ("component", "layers", (), "component net: num_layers is 0, must be at least 1"),
         ("component", "trainable", False, "trainable is False, but a layer's backward is full"),
         ("component", "skips", (Skip(0, 1), Skip(0, 1)), "skips names Skip(source=0, target=1) twice"),

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
 from profiles.parsing import parse_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
@@ -35,6 +36,9 @@ class Band:
 
     low: float = 1.0
     high: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields("band", self, low=POSITIVE_SHARE, high=AT_LEAST_1)
 
     @classmethod
     def within(cls, spread: float) -> "Band":

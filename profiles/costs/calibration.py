@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from profiles.checks import POSITIVE, check_fields
 from profiles.costs.bands import Uncertainty
 from profiles.errors import wrong
 
@@ -23,6 +24,9 @@ class Calibration:
 
     factor: float = 1.0
     source: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields("calibration", self, factor=POSITIVE)
 
     def __str__(self) -> str:
         return f"times {self.factor:.2f}, from {self.source}" if self.source else f"times {self.factor:.2f}"
