@@ -145,6 +145,16 @@ def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, la
         assert point.result.latency_s == own.latency_s
 
 
+def test_the_best_that_trains_in_each_runtime_is_that_of_a_sweep_in_it():
+    asked = {"gpus": 8, "memory": "24GiB", "strategy": ["fsdp", "zero2", "ddp"], "workers": 1}
+    best = best_of_each(sim.sweep("sd3-medium", **asked))
+    assert {name: point.checkpointing for name, point in best.items()} == {
+        "accelerate": "block", "deepspeed": "selective", "fsdp2": "selective",
+    }  # fmt: skip
+    for name, point in best.items():
+        assert point.result.iteration_s == sim.sweep("sd3-medium", runtime=name, **asked).best.iteration_s
+
+
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
     given = {"gpus": 4, "resolution": 1024, "strategy": "ulysses", "workers": 1, "steps": 4}
     sweep = sim.sweep("pixart", "a100-nvlink-8", include="all", **given)

@@ -79,8 +79,7 @@ def best_of_each(sweep: Sweep) -> dict[str, Point]:
             for point in within(runtime.name, points, sweep.scenario)
             if all(getattr(point.strategy, name, of) == of for name, of in sweep.held.items())
         ]
-        if not always:
-            there += [replace(of) for of in relieved.values() if not refusal(runtime, of, sweep.scenario)]
+        there += [replace(of) for of in relieved.values() if not refusal(runtime, of, sweep.scenario)]
         within_it = replace(sweep, runtime=runtime.name, relief=() if always else sweep.relief)
         if first := swept(within_it, there, sweep.scenario, sweep.objective).best_point():
             best[runtime.name] = first
