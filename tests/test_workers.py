@@ -73,6 +73,16 @@ def test_where_workers_die_again_and_again_this_process_goes_on_alone(alone, mon
     assert document(sweep) == alone
 
 
+def test_a_task_for_which_memory_runs_out_in_a_worker_is_done_again(alone, monkeypatch):
+    monkeypatch.setattr(working, "_in_worker", _run_out)
+    with pytest.warns(DiffusimWarning, match=FAILED):
+        assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
+
+
+def _run_out(_task):
+    raise MemoryError
+
+
 def test_a_fault_of_a_task_is_raised_as_it_is(monkeypatch):
     monkeypatch.setattr(working, "_in_worker", _divide)
     with pytest.raises(ZeroDivisionError):

@@ -104,7 +104,7 @@ class Workers(Generic[T]):
         for future in done:
             task, error = self._open.pop(future), None if future.cancelled() else future.exception()
             if isinstance(error, DiffusimError) or (
-                self._own and error and not isinstance(error, BrokenExecutor)
+                self._own and error and not isinstance(error, BrokenExecutor | MemoryError)
             ):
                 raise error
             if error is None and not future.cancelled():
