@@ -92,6 +92,15 @@ def test_a_collective_that_waited_for_an_op_finds_free_what_the_op_freed(make):
     assert peak_memory_bytes(trace).tolist() == [5.0]
 
 
+def test_what_a_collective_of_no_duration_writes_is_there_before_it_goes(make):
+    rows = [[make.op("0B0", 1.0, writes="g")]]
+    plan = make.plan(
+        rows, placement=Placement(make.cluster(devices_per_node=2), 2, 1, 1), sizes={"g": 0.0, "r": 2.0},
+        collectives=[((0,), 0.0, 0, "g", "r")],
+    )  # fmt: skip
+    assert peak_memory_bytes(simulate(plan)).tolist() == [2.0]
+
+
 def test_what_an_op_writes_early_is_there_from_then_on(make):
     rows = [[make.op("0B0", 4.0, writes="b", early=[(1.0, "g"), (3.0, "h")]), make.op("0B1", 1.0, "g h b")]]
     trace = simulate(make.plan(rows, sizes={"g": 4.0, "h": 2.0, "b": 1.0}))
