@@ -66,8 +66,10 @@ def trace_figure(trace: Trace) -> go.Figure:
     devices, end_ms = trace.plan.num_devices, trace.end_s / MILLISECOND
     there = trace.plan.placement.cluster.device.memory_bytes
     if there is not None:
-        limit = {"x": [0.0, end_ms], "y": [there / GIB] * 2, "line": {"color": LIMIT, "dash": "dash"}}
-        figure.add_scatter(**limit, name="memory of a GPU", mode="lines", visible="legendonly", row=2, col=1)
+        figure.add_scatter(
+            x=[0.0, end_ms], y=[there / GIB] * 2, line={"color": LIMIT, "dash": "dash"}, name="memory of a GPU",
+            mode="lines", visible="legendonly", row=2, col=1,
+        )  # fmt: skip
     figure.update_layout(**_layout(height=360 + min(34, 620 // devices) * devices, barmode="overlay"))
     figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=-(-devices // 16), row=1, col=1)
     figure.update_yaxes(title="memory in GiB", rangemode="tozero", row=2, col=1)
@@ -172,8 +174,10 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
         texts = [_point_words(points[number], values) for number in numbers]
         figure.add_scatter(**_markers(name, numbers, info), text=texts, hoverinfo="text")
     front = [(one.peak_memory_bytes / GIB, info.height(one)) for one in info.front]
-    look = {"mode": "lines", "line": {"color": FRONT, "shape": "hv"}, "hoverinfo": "skip"}
-    figure.add_scatter(name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], **look)
+    figure.add_scatter(
+        name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], mode="lines",
+        line={"color": FRONT, "shape": "hv"}, hoverinfo="skip",
+    )  # fmt: skip
     if best in points:
         x, y = places[points.index(best)]
         ring = {"size": 19, "symbol": "circle-open", "color": BEST_COLOUR, "line": {"width": 2.5}}
@@ -211,13 +215,8 @@ def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, An
 def _point_words(point: Point, values: Tried) -> str:
     result = point.result
     assert result is not None
-    words = (
-        result.strategy,
-        how(result, values),
-        banded(result),
-        f"{result.peak_memory_bytes / GIB:.1f} GiB",
-    )
-    return "<br>".join(filter(None, words))
+    memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
+    return "<br>".join(filter(None, (result.strategy, how(result, values), banded(result), memory)))
 
 
 def scaling_figure(scaling: Scaling) -> go.Figure:
@@ -226,8 +225,10 @@ def scaling_figure(scaling: Scaling) -> go.Figure:
     figure = go.Figure(layout=_layout(height=360))
     for name, speeds in info.speeds.items():
         colour, marker = strategy_look(name)
-        look = {"line": {"color": colour}, "marker": {"symbol": SYMBOLS[marker], "size": 9}}
-        figure.add_scatter(name=name, x=info.across, y=speeds, mode="lines+markers", connectgaps=True, **look)
+        figure.add_scatter(
+            name=name, x=info.across, y=speeds, mode="lines+markers", connectgaps=True, line={"color": colour},
+            marker={"symbol": SYMBOLS[marker], "size": 9},
+        )  # fmt: skip
     if scaling.knee is not None:
         figure.add_vline(scaling.knee.gpus, line={"color": LIMIT, "dash": "dot"})
     figure.update_xaxes(title="GPUs", type="log", tickvals=info.across)

@@ -160,13 +160,9 @@ def plot_winners(
     charts.label_cells(axes, info.across, info.down, (_label(across), _label(down)))
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
     if any(winner and winner.ties for line in info.winners for winner in line):
-        tie: dict[str, Any] = {
-            "facecolor": "white",
-            "edgecolor": charts.INK,
-            "hatch": TIE_HATCH,
-            "linewidth": 0.5,
-        }
-        handles.append(Patch(label="a tie (=)", **tie))
+        handles.append(
+            Patch(label="a tie (=)", facecolor="white", edgecolor=charts.INK, hatch=TIE_HATCH, linewidth=0.5)
+        )
     charts.add_legend(axes, "right", handles)
     charts.set_title(axes, title)
     return figure
@@ -175,10 +171,8 @@ def plot_winners(
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
     """Draw a cell, hatched where its winner is tied, and its words on a ground that hatching spares."""
     face = charts.IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
-    look: dict[str, Any] = {"edgecolor": "white", "linewidth": 2.0}
-    axes.add_patch(
-        Rectangle((x, y), 1, 1, facecolor=face, hatch=TIE_HATCH if winner and winner.ties else None, **look)
-    )
+    hatch = TIE_HATCH if winner and winner.ties else None
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, hatch=hatch, edgecolor="white", linewidth=2.0))
     colour, behind = charts.contrast(to_rgb(face)), {"facecolor": face, "edgecolor": "none", "pad": 1.5}
     axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5, bbox=behind)
 
@@ -304,12 +298,8 @@ def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) 
     colours = mpl.colormaps["Blues"].with_extremes(bad=charts.IDLE_FACE)
     cells = axes.pcolormesh(percent, cmap=colours, vmin=0.0, vmax=highest, edgecolors="white", linewidth=2.0)
     for (y, x), value in np.ndenumerate(percent):
-        look: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "color": charts.contrast(colours(value / highest)),
-        }
-        axes.text(x + 0.5, y + 0.5, "-" if np.isnan(value) else f"{value:.1f}", **look)
+        words, colour = "-" if np.isnan(value) else f"{value:.1f}", charts.contrast(colours(value / highest))
+        axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour)
     charts.label_cells(axes, info.micro_batches, info.stages, ("micro-batches", "stages"))
     axes.invert_yaxis()
     figure.colorbar(cells, ax=axes, label="bubble ratio in %")

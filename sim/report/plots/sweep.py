@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import log2
-from typing import Any, Final
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -147,11 +147,23 @@ def plot_sweep(
         _label_best(axes, info, info.best)
     if info.front:
         front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
-        look: dict[str, Any] = {"color": charts.FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
-        axes.step(*zip(*front, strict=True), where="post", **look)
+        axes.step(
+            *zip(*front, strict=True),
+            where="post",
+            color=charts.FRONT,
+            linewidth=1.6,
+            zorder=1,
+            label="Pareto front",
+        )
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
-        limit: dict[str, Any] = {"color": charts.LIMIT, "linestyle": "--", "linewidth": 1.2, "zorder": 0}
-        axes.axvline(memory_bytes / GIB, label="memory of a GPU", **limit)
+        axes.axvline(
+            memory_bytes / GIB,
+            label="memory of a GPU",
+            color=charts.LIMIT,
+            linestyle="--",
+            linewidth=1.2,
+            zorder=0,
+        )
     axes.margins(0.06)
     axes.set(xlabel=info.memory_label, ylabel=info.label)
     if info.by_latency:
@@ -165,12 +177,15 @@ def plot_sweep(
 def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
     """Draw a ring around the best point, and say what it is."""
     place = best.peak_memory_bytes / GIB, info.height(best)
-    ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.8}
-    axes.plot(*place, "o", **ring, markeredgecolor=BEST_COLOUR, zorder=3, label=RECOMMENDED)
+    axes.plot(
+        *place, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR, zorder=3,
+        label=RECOMMENDED,
+    )  # fmt: skip
     number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
-    words: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": charts.INK, "zorder": 4}
-    offset = (0, -19 if info.by_latency else 12)
-    axes.annotate(f"{best.strategy}, {number}", place, textcoords="offset points", xytext=offset, **words)
+    axes.annotate(
+        f"{best.strategy}, {number}", place, textcoords="offset points", xytext=(0, -19 if info.by_latency else 12),
+        ha="center", fontsize=9, color=charts.INK, zorder=4,
+    )  # fmt: skip
 
 
 def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:

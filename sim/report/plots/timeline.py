@@ -234,7 +234,6 @@ def _number_bars(
     """Write the micro-batch, or the patch and its step, into each bar that is wide enough."""
     inches_per_s, row_height = scale
     size = min(8.0, 72 * row_height * 0.4)
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True}
     for bar in bars if size >= 4 else ():
         room, action = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65, bar.action
         words = []
@@ -244,7 +243,10 @@ def _number_bars(
             words = [str(action.micro_batch)]
         if fitting := [word for word in words if len(word) < room]:
             time_ms = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            axes.text(time_ms, bar.device + middle, fitting[0], color=charts.contrast(face), **look)
+            axes.text(
+                time_ms, bar.device + middle, fitting[0], color=charts.contrast(face), fontsize=size,
+                ha="center", va="center_baseline", clip_on=True,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
