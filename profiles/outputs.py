@@ -1,7 +1,7 @@
 """Output files: refused before the work where they cannot be written, and written whole or not at all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Final
 from profiles.errors import InputError
 from profiles.files import path_kind
 
+FIGURES: Final = (".png", ".svg", ".pdf")
+"""Endings of pictures."""
 _numbers: Final = count()
 """Tells apart the files that this process writes at the same time."""
 
@@ -26,6 +28,12 @@ def check_writable(flag: str, path: Path) -> None:
         raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")
     if not os.access(real if there else real.parent, os.W_OK):
         raise InputError(f"{flag} is '{path}', which cannot be written")
+
+
+def check_ending(flag: str, path: Path, endings: Sequence[str]) -> None:
+    """Refuse a file whose ending is none of those that are known."""
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{flag} is '{path}', must end in {', '.join(endings)}")
 
 
 def check_new(path: Path) -> None:

@@ -28,7 +28,7 @@ from sim.explore.relax import least_recomputed
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Report, objectives
-from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, question
+from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, setting
 from sim.inputs.limits import check_passes, check_swept
 from sim.inputs.scenarios import (
     ARGUMENTS,
@@ -42,7 +42,7 @@ from sim.inputs.scenarios import (
 )
 from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import replay_parts
-from sim.outcomes.runs import run_point, with_source
+from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.report.views import Result, Scaling, Sweep, with_views
 from strategies.orders.whole import order_of
@@ -147,7 +147,8 @@ def calibrate(
     every = (*SHARED, "measured")
     request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack, arguments=every)
     scenario, point, number = resolve_scenario(model, request), resolve_strategy(request), Number.of(measured)
-    text = json.dumps({**question(point, scenario), number.name: number.value})
+    values = {name: value for name, value in parameters_of(point).items() if value is not None}
+    text = json.dumps({**setting(scenario), "strategy": point.name, **values, number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
 
 
@@ -161,12 +162,7 @@ def sweep(
 
 
 @overload
-def sweep(
-    model: str | Model | AnyScenario, cluster: str | Cluster | None = None, *, gpus: Iterable[int],
-    strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,
-    stack: str | Stack | None = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
-    runtime: str | None = None, top: int = TOP, exhaustive: bool = False, **options: Any,  # noqa: ANN401
-) -> Scaling: ...  # fmt: skip
+def sweep(model: Any, cluster: Any = None, *, gpus: Iterable[int], **options: Any) -> Scaling: ...  # noqa: ANN401
 
 
 @overload

@@ -131,6 +131,11 @@ def all_samplers() -> Mapping[str, type[Sampler]]:
     return strategies_of("sample")
 
 
+def every_strategy() -> Mapping[str, type[Any]]:
+    """Return every strategy by its name: those that train, then those that sample."""
+    return {**all_strategies(), **all_samplers()}
+
+
 def class_of(name: str, task: str | None = None) -> type[Any]:
     """Return the strategy of a name, of one task or of any.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError, counted, flag_of
-from profiles.outputs import check_new, check_writable
+from profiles.outputs import FIGURES, check_ending, check_new, check_writable
 from sim import api
 from sim.cli.console import note
 from sim.cli.flags import (
@@ -28,9 +28,9 @@ from sim.inputs.calibrating import setting
 from sim.inputs.experiments import as_toml
 from sim.inputs.scenarios import request_of, scenario_of
 from sim.outcomes.results import Result
+from sim.report.frames import check_out
+from sim.report.page import PAGES, check_plotly
 from strategies.plans.workloads import AUTO
-
-FIGURES: Final = (".png", ".svg", ".pdf")
 
 
 def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
@@ -52,11 +52,8 @@ def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
 
 def add_run(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim run``."""
-
-    def outputs(parser: argparse.ArgumentParser) -> None:
-        add_pictures(parser, "the result as JSON", "a Chrome trace, to open in Perfetto", "the schedule")
-
-    add_question(parser, words, "this run, or that of --measured-run,", add_outputs=outputs)
+    add_question(parser, words, "this run, or that of --measured-run,")
+    add_pictures(parser, "the result as JSON", "a Chrome trace, to open in Perfetto", "the schedule")
     parser.set_defaults(command=run_command)
 
 
@@ -130,13 +127,14 @@ def check_files(options: argparse.Namespace) -> None:
         check_writable(flag, path)
         if (other := claimed.setdefault(path.resolve(), f"{flag} writes")) != f"{flag} writes":
             raise InputError(f"{flag} is '{path}', which {other}")
-        if flag in ("--gantt", "--plot") and path.suffix.lower() not in FIGURES:
-            raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
-        if flag == "--report":
-            from sim.report.page import check_ending, check_plotly
-
-            check_ending(flag, path)
-            check_plotly(flag)
+        match flag:
+            case "--gantt" | "--plot":
+                check_ending(flag, path, FIGURES)
+            case "--report":
+                check_ending(flag, path, PAGES)
+                check_plotly(flag)
+            case "--out":
+                check_out(path)
 
 
 def write_files(options: argparse.Namespace, result: Result) -> None:
@@ -165,13 +163,10 @@ def _steps_words(trace: Any) -> str:  # noqa: ANN401
 
 def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim launch``."""
-
-    def outputs(parser: argparse.ArgumentParser) -> None:
-        text = "what `sim run --json` printed, in place of flags; - is standard input"
-        parser.add_argument("--result", metavar="FILE", help=text)
-        _add_print_experiment(parser)
-
-    add_question(parser, words, "this run", add_outputs=outputs)
+    add_question(parser, words, "this run")
+    text = "what `sim run --json` printed, in place of flags; - is standard input"
+    parser.add_argument("--result", metavar="FILE", help=text)
+    _add_print_experiment(parser)
     parser.set_defaults(command=launch_command)
 
 
@@ -192,11 +187,8 @@ def launch_command(options: argparse.Namespace) -> int:
 
 def add_schedule(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim schedule``."""
-
-    def outputs(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
-
-    add_question(parser, words, add_outputs=outputs)
+    add_question(parser, words)
+    parser.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
     parser.set_defaults(command=schedule_command)
 
 
@@ -254,3 +246,9 @@ def merge_command(options: argparse.Namespace) -> int:
         questions = len(list(store.questions()))
     print(f"{options.out}: answers to {counted(questions, 'question')}")
     return 0
+
+
+ADDERS: Final = {
+    "run": add_run, "launch": add_launch, "schedule": add_schedule, "compare": add_compare, "merge": add_merge,
+}  # fmt: skip
+"""The functions that add the flags of these commands."""

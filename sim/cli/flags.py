@@ -20,7 +20,7 @@ from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
 from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF
-from strategies.registry import class_of, strategies_of, strategy_named, task_of
+from strategies.registry import class_of, every_strategy, strategy_named, task_of
 
 WHAT_IF_HELP: Final = {
     "link": "bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
@@ -33,11 +33,6 @@ SHARED: Final = ("frames", "offload")
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""
 ASIDE: Final = ("measured", "measured_run", "runtime")
-
-
-def strategy_names() -> list[str]:
-    """Return the names of all strategies: those that train, then those that sample."""
-    return [name for task in TASKS for name in strategies_of(task)]
 
 
 def strategy_flags(name: str) -> list[str]:
@@ -86,26 +81,19 @@ def strategies_in(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def add_question(
-    parser: argparse.ArgumentParser,
-    words: Sequence[str],
-    measured: str = "",
-    *,
-    add_outputs: Callable[[argparse.ArgumentParser], None],
-    sweeps: bool = False,
+    parser: argparse.ArgumentParser, words: Sequence[str], measured: str = "", *, sweeps: bool = False
 ) -> None:
-    """Add the flags of a question, and of what becomes of the answer.
+    """Add the flags of a question.
 
     Args:
         parser: gets the flags.
         words: the command line; the flags of the strategies that it names are shown, else those of all.
         measured: whose number ``--measured`` gives; empty for orders, which need neither times nor models.
-        add_outputs: adds the flags of what the command prints and writes.
         sweeps: whether strategies are searched, and over several numbers of GPUs.
     """
     names, tasks = strategies_in(words)
     add_scenario(parser, tasks, measured, sweeps=sweeps)
-    add_outputs(parser)
-    every = [name for name in strategy_names() if task_of(name) in tasks] if sweeps else []
+    every = [name for name in every_strategy() if task_of(name) in tasks] if sweeps else []
     add_parameters(parser, names or every)
     parser.set_defaults(named=names)
 

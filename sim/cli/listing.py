@@ -15,7 +15,7 @@ from profiles.machines.devices import DEVICES, device_names
 from profiles.names import known_name, unknown_name
 from profiles.software.stacks import STACKS, stack_names
 from sim.cli.console import note
-from sim.cli.flags import strategy_names
+from strategies.registry import every_strategy
 
 
 class Kind(NamedTuple):
@@ -30,7 +30,7 @@ KINDS: Final = {
     "clusters": Kind(cluster_names, CLUSTERS / "{}.toml"),
     "devices": Kind(device_names, DEVICES / "{}.toml"),
     "stacks": Kind(stack_names, STACKS / "{}.toml"),
-    "strategies": Kind(strategy_names),
+    "strategies": Kind(lambda: [*every_strategy()]),
 }
 """Kinds by the command that lists them."""
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -87,7 +87,8 @@ def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
         import shtab
     except ImportError:
         raise InputError("completion needs shtab: pip install 'diffusim[completion]'") from None
-    names = {kind.removesuffix("s"): KINDS[kind].names for kind in KINDS} | {"strategy": strategy_names}
+    names = {kind.removesuffix("s"): KINDS[kind].names for kind in KINDS}
+    names["strategy"] = KINDS["strategies"].names
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for name, command in commands.choices.items():
         for action in command._actions:

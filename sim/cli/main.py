@@ -114,10 +114,11 @@ def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpar
 def _describe_unknown(flag: str, command: argparse.ArgumentParser) -> str:
     """Return the message about a flag that a command does not have; it may be one of another strategy."""
     if names := command.get_default("named"):
-        from sim.cli.flags import strategy_flags, strategy_names
+        from sim.cli.flags import strategy_flags
+        from strategies.registry import every_strategy
 
         flags = list(dict.fromkeys(item for name in names for item in strategy_flags(name)))
-        if any(flag in strategy_flags(name) for name in strategy_names()):
+        if any(flag in strategy_flags(name) for name in every_strategy()):
             rule = f"{near(flag, flags)}it has {', '.join(flags) or 'none'}"
             return f"{', '.join(names)} has no parameter {flag}; {rule}"
     return f"unknown flag {one_line(flag, 80)}; {near_or_all(flag, flags_of(command))}"
@@ -156,12 +157,11 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
 
 def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
     """Return the function that adds the flags of a command; slow imports are made for their own command."""
-    if name in ("run", "launch", "schedule", "compare", "merge"):
-        from sim.cli import commands
-
-        adder: Callable[[argparse.ArgumentParser, Sequence[str]], None] = getattr(commands, f"add_{name}")
-        return adder
     match name:
+        case "run" | "launch" | "schedule" | "compare" | "merge":
+            from sim.cli.commands import ADDERS
+
+            return ADDERS[name]
         case "measure":
             from sim.cli.measuring import add_measure
 

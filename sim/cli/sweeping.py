@@ -24,7 +24,7 @@ from sim.explore.workers import on_cluster
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
 from sim.outcomes.tasks import TASKS
-from sim.report.frames import check_out, write_rows
+from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
 from sim.report.numbers import milliseconds
 from sim.report.views import Scaling, Sweep
@@ -38,12 +38,8 @@ REFRESH_S: Final = 0.1
 
 def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim sweep``."""
-    add_question(parser, words, "the run of --measured-run", add_outputs=_add_search, sweeps=True)
+    add_question(parser, words, "the run of --measured-run", sweeps=True)
     parser.set_defaults(command=sweep_command)
-
-
-def _add_search(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the search, its ranking, its workers and its files."""
     add = parser.add_argument
     words = (
         "what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)"
@@ -68,8 +64,9 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     add("--dask", metavar="ADDRESS", help=words)
     words = "draw speed against memory (.png, .svg, .pdf)"
     add("--plot", type=file_flag, metavar="FILE", help=words)
-    best = "a Chrome trace of the best point", "the schedule of the best point"
-    add_pictures(parser, "all rows as JSON", *best)
+    add_pictures(
+        parser, "all rows as JSON", "a Chrome trace of the best point", "the schedule of the best point"
+    )
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -78,35 +75,32 @@ def sweep_command(options: argparse.Namespace) -> int:
     if options.print_experiment:
         return print_experiment(options)
     check_files(options)
-    sweeps = _start(options)
-    if options.out is not None:
-        check_out(options.out)
-    written = False
+    answer, written = _start(options), False
     try:
-        for sweep in sweeps:
+        for sweep in answer:
             with (
                 api.open_store(options.store, sweep) as store,
                 on_cluster(options.dask) as workers,
                 _progress(sweep, verbose=options.verbose) as report,
             ):
                 run_sweep(sweep, report, store=store, **workers)
-        written = _write_complete(options, sweeps)
-        return _show(options, sweeps)
+        written = _write_complete(options, answer)
+        return _show(options, answer)
     except KeyboardInterrupt:
         with postponed():
             if not written:
-                _write_reached(options, sweeps)
+                _write_reached(options, answer)
         raise
 
 
-def _start(options: argparse.Namespace) -> list[Sweep]:
+def _start(options: argparse.Namespace) -> Scaling:
     """Return a sweep for each number of GPUs."""
     names = ("task", "objective", "exhaustive")
     question = arguments(options) | {name: getattr(options, name) for name in names}
     question["strategy"] = named(options)
-    if isinstance(counts := question.pop("gpus"), tuple):
-        return each_count(api.start_sweep, counts, **question)
-    return [api.start_sweep(gpus=counts, **question)]
+    counts = question.pop("gpus")
+    counts = counts if isinstance(counts, tuple) else (counts,)
+    return Scaling(tuple(each_count(api.start_sweep, counts, **question)))
 
 
 @contextmanager
@@ -151,17 +145,21 @@ def _best_words(sweep: Sweep) -> str:
     return f"best {best.name} {milliseconds(best.result.expected.duration_s)}"
 
 
-def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
-    return sweeps[0] if len(sweeps) == 1 else Scaling(tuple(sweeps))
-
-
-def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
+def _show(options: argparse.Namespace, answer: Scaling) -> int:
     """Plot and print the answer."""
-    chosen, remark = Scaling(tuple(sweeps)).chosen, _task_words(options, sweeps[0])
+    from sim.report import rankings, scalings
+
+    chosen, remark = answer.chosen, _task_words(options, answer.chosen)
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
-        _draw(options, sweeps, chosen, remark)
-    _print(options, sweeps, remark)
+        _draw(options, answer, remark)
+    markdown = options.format == "markdown"
+    if options.json:
+        rankings.print_rows_json(answer)
+    elif len(answer) == 1:
+        rankings.print_sweep(chosen, remark, as_markdown=markdown)
+    else:
+        scalings.print_scaling(answer, remark, as_markdown=markdown)
     if fits:
         return 0
     if files := list(filter(None, (options.report, options.plot, options.trace, options.gantt))):
@@ -172,13 +170,14 @@ def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
     raise chosen.none_fits()
 
 
-def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep, remark: str) -> None:
-    """Write the requested pictures, of a sweep and of its first point, and the report."""
+def _draw(options: argparse.Namespace, answer: Scaling, remark: str) -> None:
+    """Write the requested pictures, of the chosen sweep and of its first point, and the report."""
+    chosen = answer.chosen
     if options.plot is not None:
         from sim.report.plots.charts import save_figure
         from sim.report.plots.sweep import plot_sweep
 
-        title = "; ".join(filter(None, (chosen.title, Scaling(tuple(sweeps)).choice)))
+        title = "; ".join(filter(None, (chosen.title, answer.choice)))
         figure = plot_sweep(chosen.rows(), title, chosen.scenario.cluster.device.memory_bytes)
         save_figure(figure, options.plot)
         note(f"wrote {options.plot}")
@@ -187,20 +186,8 @@ def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep, r
     if options.report is not None:
         from sim.report.page import write_sweep_report
 
-        write_sweep_report(sweeps, options.report, options.line, remark)
+        write_sweep_report(answer.sweeps, options.report, options.line, remark)
         note(f"wrote {options.report}")
-
-
-def _print(options: argparse.Namespace, sweeps: Sequence[Sweep], remark: str) -> None:
-    from sim.report import rankings, scalings
-
-    markdown = options.format == "markdown"
-    if options.json:
-        rankings.print_rows_json(_all(sweeps))
-    elif len(sweeps) == 1:
-        rankings.print_sweep(sweeps[0], remark, as_markdown=markdown)
-    else:
-        scalings.print_scaling(Scaling(tuple(sweeps)), remark, as_markdown=markdown)
 
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
@@ -218,38 +205,38 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
 
 
-def _incomplete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> Path:
+def _incomplete(options: argparse.Namespace, answer: Scaling) -> Path:
     """Return the file for the rows of an interrupted sweep, unlike that of any other question."""
     out = options.out
     if out is None:
-        scenario, contents = sweeps[-1].scenario, [sweep.content for sweep in sweeps]
+        scenario, contents = answer.sweeps[-1].scenario, [sweep.content for sweep in answer]
         name = re.sub(r"[^\w.-]+", "-", f"{scenario.model.name}-{scenario.cluster.name}")
         content = contents[0] if len(contents) == 1 else content_of(contents)
         out = Path(f"sweep-{name}-{scenario.workload.num_gpus}gpus-{content[:8]}.csv")
     return Path(out.with_name(f"{out.stem}-incomplete{out.suffix}"))
 
 
-def _write_complete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> bool:
+def _write_complete(options: argparse.Namespace, answer: Scaling) -> bool:
     """Write the rows of a complete sweep where that is wanted; return whether it was."""
     if options.out is not None:
         with postponed():
-            write_rows(_all(sweeps), options.out)
-        rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
+            write_rows(answer, options.out)
+        rows, points = sum(map(len, answer)), sum(len(sweep.points) for sweep in answer)
         alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
         note(f"wrote {counted(rows, 'row')} to {options.out}{alike}")
-    _incomplete(options, sweeps).unlink(missing_ok=True)  # what an interrupted sweep left of this question
+    _incomplete(options, answer).unlink(missing_ok=True)  # what an interrupted sweep left of this question
     return options.out is not None
 
 
-def _write_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
+def _write_reached(options: argparse.Namespace, answer: Scaling) -> None:
     """Write the rows of an interrupted sweep, and say where it goes on."""
-    path, there = _incomplete(options, sweeps), sum(len(sweep.points) for sweep in sweeps)
-    for sweep in sweeps:
+    path, there = _incomplete(options, answer), sum(len(sweep.points) for sweep in answer)
+    for sweep in answer:
         sweep.points = [point for point in sweep.points if point.reached]
-    statuses = Counter(point.status for sweep in sweeps for point in sweep.points)
+    statuses = Counter(point.status for sweep in answer for point in sweep.points)
     try:
         if statuses:  # else an earlier file may know more
-            write_rows(_all(sweeps), path)
+            write_rows(answer, path)
             counts = [*statuses.items(), ("not looked at", there - statuses.total())]
             words = ", ".join(f"{count} {status}" for status, count in counts if count)
             note(f"wrote what is known of {counted(there, 'point')} so far to {path}: {words}")

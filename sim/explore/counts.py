@@ -10,8 +10,8 @@ WORDS: Final = r"\s*\d{1,12}(-\d{1,12})?\s*(,\s*\d{1,12}(-\d{1,12})?\s*)*"
 """Numbers of GPUs, or two that others lie between, with commas."""
 
 
-def counts_in(text: str) -> tuple[int, ...]:
-    """Return the numbers of GPUs that words give, ascending: between commas, or doublings from one to another.
+def gpus_in(text: str) -> int | tuple[int, ...]:
+    """Return the only number of GPUs that words give, or all of several: between commas, or doublings up to another.
 
     Raises:
         InputError: they give none.
@@ -27,13 +27,7 @@ def counts_in(text: str) -> tuple[int, ...]:
             rule = "must lead from a positive number to one no smaller" if last else "must be positive"
             raise InputError(f"`gpus` is {shown(text)}, of which {part.strip()} {rule}")
         numbers |= {high, *(low * 2**n for n in range((high // low).bit_length()) if low * 2**n < high)}
-    return tuple(sorted(numbers))
-
-
-def gpus_in(text: str) -> int | tuple[int, ...]:
-    """Return the only number of GPUs that words give, or all of several."""
-    numbers = counts_in(text)
-    return numbers if len(numbers) > 1 else numbers[0]
+    return tuple(sorted(numbers)) if len(numbers) > 1 else numbers.pop()
 
 
 def counts(gpus: Iterable[int]) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from sim.inputs.scenarios import OPTION_NAMES, fields_of
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.tasks import TASKS
-from strategies.registry import strategies_of
+from strategies.registry import every_strategy
 from strategies.strategy import is_seamless
 
 SHARED: Final = ("task", "model", "cluster", "stack", "batch_size")
@@ -169,7 +169,7 @@ def _cells(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _csv_rows(path: Path) -> Iterator[_Line]:
-    parameters = fields_of(cls for task in TASKS for cls in strategies_of(task).values())
+    parameters = fields_of(every_strategy().values())
     options = {*OPTION_NAMES, "measured", "measured_run"} - {*SHARED}
     reader = csv.DictReader(read_text(path).splitlines(), strict=True)
     try:
@@ -197,7 +197,7 @@ def _result_rows(name: str, results: object) -> Iterator[_Line]:
 
 def _stored_rows(path: Path) -> Iterator[_Line]:
     """Yield the answers of a store; of a point bounds first."""
-    seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
+    seamless = {name: is_seamless(cls) for name, cls in every_strategy().items()}
     with StoreFile(path, reads=True) as store:
         for question, code, options, inputs in store.questions():
             memory_bytes = options.pop("memory_bytes") or inf

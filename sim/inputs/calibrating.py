@@ -13,7 +13,7 @@ from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown, w
 from sim.inputs.experiments import flags_in, read_flags
 from sim.inputs.scenarios import SHARED, request_of, resolve_strategy, scenario_of
 from sim.outcomes.results import Result
-from sim.outcomes.runs import parameters_of, run_point
+from sim.outcomes.runs import run_point
 from sim.outcomes.tasks import TASKS
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -144,12 +144,6 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     if abs(excess(factor)) > JUMP:
         raise InputError(f"{words}: the plan changes where compute takes {factor:.3g} times as long, past it")
     return factor
-
-
-def question(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, Any]:
-    """Return the flags of ``sim run`` for a strategy on a scenario, by name; plain values."""
-    parameters = {name: value for name, value in parameters_of(strategy).items() if value is not None}
-    return {**setting(scenario), "strategy": strategy.name, **parameters}
 
 
 def setting(scenario: AnyScenario) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from profiles.errors import InputError, flag_of, in_flags, shown
 from profiles.files import read_text
 from profiles.parsing import parse_json, parse_toml
 from sim.inputs.scenarios import OPTION_NAMES, truths
-from sim.outcomes.tasks import TASKS
-from strategies.registry import strategies_of
+from strategies.registry import every_strategy
 
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "experiment", "gantt", "out", "plot", "report", "store", "trace")
@@ -131,7 +130,7 @@ class Experiment:
         Raises:
             InputError: as of ``load_experiment``.
         """
-        worded = truths(cls for task in TASKS for cls in strategies_of(task).values())
+        worded = truths(every_strategy().values())
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():
             flag = flag_of(name)

@@ -24,7 +24,7 @@ from strategies.plans.workloads import (
     SamplingWorkload,
     TrainingWorkload,
 )
-from strategies.registry import class_of, make, strategies_of, strategy_named, take, task_of
+from strategies.registry import class_of, every_strategy, make, strategies_of, strategy_named, take, task_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy, gpu_counts
@@ -185,7 +185,7 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
         InputError: there is one.
     """
     task = find_task(request)
-    every = {name for kind in TASKS for name in fields_of(strategies_of(kind).values())}
+    every = fields_of(every_strategy().values())
     parameters = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
     for name in request.parameters:
         if name not in every and name not in parameters:

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
-from profiles.outputs import check_writable, whole_file
+from profiles.outputs import check_ending, whole_file
 from sim.explore.legality import NO_RUNTIME, starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.tasks import TASKS
-from sim.replay.metrics import bubbles
-from sim.replay.timelines import compute_bars
-from strategies.plans.traces import Trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -74,16 +71,14 @@ def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
 
 
 def check_out(path: Path) -> None:
-    """Refuse a file that could not be written at the end.
+    """Refuse a file of rows whose ending is unknown.
 
     Raises:
-        InputError: its ending is unknown, it cannot be written, or Parquet is not installed.
+        InputError: it is, or Parquet is not installed.
     """
-    if path.suffix not in (".csv", ".parquet"):
-        raise InputError(f"`out` is '{path}', must end in .csv or .parquet")
-    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+    check_ending("`out`", path, (".csv", ".parquet"))
+    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise InputError(f"`out` is '{path}', but Parquet needs pyarrow: pip install 'diffusim[parquet]'")
-    check_writable("`out`", path)
 
 
 def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
@@ -103,7 +98,7 @@ def write_rows(sweep: Sweep | Scaling, path: Path) -> None:
     """Write all points of a sweep, best first."""
     frame = frame_of(rows(sweep))
     with whole_file(path) as file:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             frame.to_parquet(file, index=False)
         else:
             for column in frame.select_dtypes(exclude=["number", "bool", "boolean"]):
@@ -114,29 +109,6 @@ def write_rows(sweep: Sweep | Scaling, path: Path) -> None:
 def _no_formula(cell: Any) -> Any:  # noqa: ANN401
     """Return a cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
-
-
-def ops_frame(trace: Trace) -> "DataFrame":
-    """Return the ops of a trace, device by device, in order of time."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            (bar.device, bar.start_s, bar.duration_s, bar.category, str(bar.action))
-            for bar in compute_bars(trace)
-        ],
-        columns=["device", "start_s", "duration_s", "category", "action"],
-    )
-
-
-def bubbles_frame(trace: Trace) -> "DataFrame":
-    """Return the bubbles of a trace in order of time; ``device_s`` adds up the idle time of its devices."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [(b.start_s, b.duration_s, b.positions, b.duration_s * len(b.positions)) for b in bubbles(trace)],
-        columns=["start_s", "duration_s", "devices", "device_s"],
-    )
 
 
 def _flat(item: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from profiles.machines.devices import Device, device_names, load_device
 from profiles.software.stacks import load_stack, stack_names
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.report.blocks import Column, Table, print_blocks
-from strategies.registry import strategies_of
+from strategies.registry import every_strategy
 from strategies.strategy import AnyStrategy, is_seamless
 
 if TYPE_CHECKING:
@@ -181,13 +181,9 @@ def _component_rows() -> Iterator[dict[str, Any]]:
 
 
 def _strategy_rows() -> Iterator[dict[str, Any]]:
-    for cls in _strategies():
+    for cls in every_strategy().values():
         facts = strategy_facts(cls)
         yield facts | {"seamless": is_seamless(cls), "parameters": ", ".join(facts["parameters"])}
-
-
-def _strategies() -> Iterator[type[AnyStrategy]]:
-    return (cls for task in ("train", "sample") for cls in strategies_of(task).values())
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +200,7 @@ FACTS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
     "clusters": lambda: map(cluster_facts, map(load_cluster, cluster_names())),
     "devices": lambda: map(device_facts, map(load_device, device_names())),
     "stacks": lambda: map(asdict, map(load_stack, stack_names())),
-    "strategies": lambda: map(strategy_facts, _strategies()),
+    "strategies": lambda: map(strategy_facts, every_strategy().values()),
 }
 """Facts under public keys, by command."""
 ROWS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {

@@ -10,7 +10,7 @@ from platform import python_version
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from profiles.outputs import whole_file
+from profiles.outputs import check_ending, whole_file
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
@@ -23,6 +23,8 @@ from sim.report.scalings import table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
 PLOTLY: Final = "plotly"
+PAGES: Final = (".html",)
+"""Endings that a browser takes for a page."""
 POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
     " img-src data: blob:"
@@ -46,16 +48,6 @@ def check_plotly(output: str = "a report") -> None:
         raise InputError(f"{output} needs plotly: pip install 'diffusim[report]'")
 
 
-def check_ending(flag: str, path: Path) -> None:
-    """Refuse a report that no browser would take for a page.
-
-    Raises:
-        InputError: the ending is not .html.
-    """
-    if path.suffix.lower() != ".html":
-        raise InputError(f"{flag} is '{path}', must end in .html")
-
-
 def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
     """Write the report of a sweep, or of sweeps over several numbers of GPUs, ascending.
 
@@ -73,20 +65,11 @@ def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", not
         raise InfeasibleError(
             f"{path} is not written, there is nothing to draw: {sweeps[-1].none_fits().message}"
         )
-    _write(path, lambda: sweep_page(sweeps, asked, note))
-
-
-def write_run_report(result: Result, path: Path, asked: str = "") -> None:
-    """Write the report of a run.
-
-    Raises:
-        InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
-    """
-    _write(path, lambda: run_page(result, asked))
+    write_page(path, lambda: sweep_page(sweeps, asked, note))
 
 
 def run_page(result: Result, asked: str = "") -> str:
-    """Return the page of a run."""
+    """Return the page of a run, whose traces must be there."""
     assert result.source is not None
     source = [*provenance(result.source.scenario), ("again", asked or command_of(result))]
     return _page(result.title, panel_of(result), [_trace_part(result)], source)
@@ -167,8 +150,13 @@ def _section(number: int, head: str, note: str, what: Any) -> str:  # noqa: ANN4
     return f"<section><h2>{escape(head)}</h2><p>{escape(note)}</p>{inner}</section>\n"
 
 
-def _write(path: Path, page: Callable[[], str]) -> None:
-    check_ending("path", path)
+def write_page(path: Path, page: Callable[[], str]) -> None:
+    """Write a page, which is made only if it can be written.
+
+    Raises:
+        InputError: the file cannot be written, or Plotly is not installed.
+    """
+    check_ending("path", path, PAGES)
     text = page()
     with whole_file(path) as file:
         file.write_text(text, encoding="utf-8")

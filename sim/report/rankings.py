@@ -12,7 +12,7 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
-from sim.report.blocks import Block, Column, Command, Table, html, print_blocks
+from sim.report.blocks import Block, Column, Command, Table, print_blocks
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import band, duration, sample_words, throughput
@@ -30,7 +30,6 @@ BEST: Final = 10
 HOW: Final = 18
 """Characters for what was varied in a narrow table."""
 NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
-MORE: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
 
 
 def print_rows_json(answer: Sweep | Scaling) -> None:
@@ -58,12 +57,6 @@ def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> N
     elif table:
         again.append(NO_BEST)
     print_blocks([*head, *table, *again, *_remarks(sweep, verdict)], as_markdown=as_markdown)
-
-
-def sweep_html(sweep: Sweep, verdict: Verdict | NoVerdict) -> str:
-    """Return the verdict and the table, or why nothing fits, in HTML."""
-    table = table_blocks(sweep)
-    return html(verdict.panel, *table, *([MORE] if table else []))
 
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:

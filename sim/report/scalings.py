@@ -7,7 +7,7 @@ from typing import Final
 
 from profiles.errors import counted
 from sim.explore.scaling import PAYS, Scaling, Step
-from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, print_blocks
+from sim.report.blocks import Block, Column, Command, Line, Table, print_blocks
 from sim.report.descriptions import how, tried
 from sim.report.numbers import sample_words
 from sim.report.rankings import HOW, legend, memory_column, time_columns
@@ -17,7 +17,6 @@ from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 LEAST_MORE: Final = 0.01
 """Share of the GPU time from which on a part of its growth is shown."""
 NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
-MORE: Final = "More: .frame(), .steps, .plot(), .write_report('report.html')"
 
 
 def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
@@ -99,13 +98,6 @@ def print_scaling(scaling: Scaling, note: str = "", *, as_markdown: bool = False
         table = table_of(scaling)
         blocks = [verdict.panel, table, *legend(table), Command("again", verdict.again)]
     print_blocks(blocks, as_markdown=as_markdown)
-
-
-def scaling_html(scaling: Scaling, verdict: Verdict | NoVerdict) -> str:
-    """Return the same in HTML."""
-    if isinstance(verdict, NoVerdict):
-        return html(Panel(repr(scaling)[1:-1], [("", str(verdict))]))
-    return html(verdict.panel, table_of(scaling), MORE)
 
 
 def table_of(scaling: Scaling) -> Table:

@@ -6,20 +6,22 @@ Matplotlib is imported in the methods, since it is slow.
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sim.explore import scaling, sweep
 from sim.explore.points import Point
 from sim.explore.sweep import pareto_front
 from sim.inputs.experiments import as_toml
 from sim.outcomes import results
-from sim.report.blocks import html
-from sim.report.frames import bubbles_frame, frame_of, ops_frame, rows
-from sim.report.page import write_run_report, write_sweep_report
-from sim.report.rankings import sweep_html
+from sim.replay.metrics import bubbles
+from sim.replay.timelines import compute_bars
+from sim.report.blocks import Panel, html
+from sim.report.frames import frame_of, rows
+from sim.report.page import run_page, write_page, write_sweep_report
+from sim.report.rankings import table_blocks
 from sim.report.reasons import Account, account_of
 from sim.report.results import panel_of
-from sim.report.scalings import scaling_html, verdict_at_knee
+from sim.report.scalings import table_of, verdict_at_knee
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.strategy import AnyStrategy
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+MORE_OF_SWEEP: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
+MORE_OF_SCALING: Final = "More: .frame(), .steps, .plot(), .write_report('report.html')"
 
 
 class Result(results.Result):
@@ -77,15 +82,27 @@ class Result(results.Result):
             path: of the file, which ends in .html.
             asked: the command line that it says to run again; by default that of the result.
         """
-        write_run_report(self, Path(path), asked)
+        write_page(Path(path), lambda: run_page(self, asked))
 
     def ops(self) -> "DataFrame":
         """Return the ops of the trace as a frame: device, start and duration in seconds, category and action."""
-        return ops_frame(self.trace)
+        import pandas as pd
+
+        ops = [
+            (bar.device, bar.start_s, bar.duration_s, bar.category, str(bar.action))
+            for bar in compute_bars(self.trace)
+        ]
+        return pd.DataFrame(ops, columns=["device", "start_s", "duration_s", "category", "action"])
 
     def bubbles(self) -> "DataFrame":
         """Return the bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
-        return bubbles_frame(self.trace)
+        import pandas as pd
+
+        idle = [
+            (of.start_s, of.duration_s, of.positions, of.duration_s * len(of.positions))
+            for of in bubbles(self.trace)
+        ]
+        return pd.DataFrame(idle, columns=["start_s", "duration_s", "devices", "device_s"])
 
     def frame(self) -> "DataFrame":
         """Return the result as a frame of one row, with the columns of a sweep's."""
@@ -130,7 +147,8 @@ class Sweep(_Swept, sweep.Sweep):
 
     def _repr_html_(self) -> str:
         """Return the verdict and the best points, in a notebook; why nothing fits, where nothing does."""
-        return sweep_html(self, self.verdict)
+        table = table_blocks(self)
+        return html(self.verdict.panel, *table, *([MORE_OF_SWEEP] if table else []))
 
     @property
     def verdict(self) -> Verdict | NoVerdict:
@@ -192,7 +210,9 @@ class Scaling(_Swept, scaling.Scaling):
 
     def _repr_html_(self) -> str:
         """Return the verdict at the knee and the best on each number of GPUs, in a notebook."""
-        return scaling_html(self, self.verdict)
+        if not (verdict := self.verdict):
+            return html(Panel(repr(self)[1:-1], [("", str(verdict))]))
+        return html(verdict.panel, table_of(self), MORE_OF_SCALING)
 
     @property
     def verdict(self) -> Verdict | NoVerdict:

@@ -12,8 +12,9 @@ from validate.published.records import LATENCY, TASKS, Record, Standing, source_
 
 TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
 """Title and unit of the panel of a task."""
-
-
+COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
+SHAPES: Final = "osD^vP<X>*p"
+"""Colours and markers of the sources."""
 DRAWN: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
 
 
@@ -64,8 +65,8 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
 
 def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> None:  # noqa: ANN401  as above
     """Draw one source: hollow markers for what was fitted or in view, above them filled ones for the independent."""
-    colour = charts.SERIES_COLOURS[number % len(charts.SERIES_COLOURS)]
-    marker = charts.SERIES_MARKERS[number % len(charts.SERIES_MARKERS)]
+    colour = COLOURS[number % len(COLOURS)]
+    marker = SHAPES[number % len(SHAPES)]
     looks = {
         False: {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0, "zorder": 2},
         True: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},

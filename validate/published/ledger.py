@@ -11,10 +11,9 @@ from typing import Any, Final
 import pandas as pd
 from scipy.stats import kendalltau
 
-from profiles.errors import InputError
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import write_file
-from profiles.outputs import check_writable
+from profiles.outputs import check_ending, check_writable
 from profiles.units import GIB
 from validate.published.records import Record, Standing, all_published, source_names
 from validate.tables import Section, percent, signed
@@ -285,7 +284,6 @@ def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> Non
     """Refuse a file, named by a flag, that could not be written at the end, or ends otherwise than it must."""
     if path is None:
         return
-    if endings and path.suffix.lower() not in endings:
-        words = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
-        raise InputError(f"{flag} is '{path}', must end in {words}")
+    if endings:
+        check_ending(flag, path, endings)
     check_writable(flag, path)

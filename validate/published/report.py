@@ -13,8 +13,9 @@ from typing import Final
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
+from profiles.outputs import FIGURES
 from profiles.units import GB, GIB
-from sim.report.plots.charts import ENDINGS, save_figure
+from sim.report.plots.charts import save_figure
 from validate.points import cluster_of
 from validate.published import clusters, diffusionpipe, pulse
 from validate.published.bands import write_bands, write_trust
@@ -58,7 +59,7 @@ Show = Callable[[str, Section], None]
 
 def run_published(options: argparse.Namespace) -> None:
     """Print the report and the summary, and write the files of the options."""
-    check_path("--figure", options.figure, ENDINGS)
+    check_path("--figure", options.figure, FIGURES)
     check_path("--output", options.output)
     regions = {path: regions_of(path) for path in options.readme or ()}
     for flag in ("readme", "bands", "trust"):

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from profiles.errors import InputError
+from profiles.outputs import FIGURES, check_ending
 
-ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
 IDLE_HATCH: Final = "#C4C4C4"
 INK: Final = "#222222"
@@ -29,8 +29,6 @@ FRONT: Final = "#9A9A9A"
 LIMIT: Final = "#D55E00"
 EDGE: Final[Mapping[str, Any]] = {"markeredgecolor": INK, "markeredgewidth": 0.5}
 """The edge of a marker, which a light one needs on paper."""
-SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
-SERIES_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
 TITLE_LETTER: Final = 0.083
 """Inches of a letter of a title, on average."""
@@ -63,9 +61,8 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
         InputError: the ending is unknown, or the file cannot be written.
     """
     path = Path(path)
+    check_ending("figure", path, FIGURES)
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise InputError(f"figure '{path}' must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending, {})
     try:
         figure.savefig(path, format=ending[1:], dpi=DOTS_PER_INCH, metadata=metadata)

@@ -7,7 +7,7 @@ the colour-blind; across tasks, whose pictures never mix, hues are used twice, b
 from collections.abc import Mapping
 from typing import Final
 
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import every_strategy
 
 LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     # every GPU holds all layers
@@ -58,7 +58,7 @@ def strategy_look(name: str) -> tuple[str, str]:
     """Return the colour and the marker of a strategy; those of other packages share a colour."""
     if name in LOOKS:
         return LOOKS[name]
-    brought = [other for other in (*all_strategies(), *all_samplers()) if other not in LOOKS]
+    brought = [other for other in every_strategy() if other not in LOOKS]
     number = brought.index(name) if name in brought else len(brought)
     return OTHERS, MARKERS[number % len(MARKERS)]
 
