@@ -11,7 +11,14 @@ from making import DEVICE, make_cluster, make_link
 
 from profiles.errors import InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
-from profiles.machines.collectives import CollectiveLaw, Group, bus_volume, collective_law, collective_time
+from profiles.machines.collectives import (
+    RANK_STEPS,
+    CollectiveLaw,
+    Group,
+    bus_volume,
+    collective_law,
+    collective_time,
+)
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 
 FLAT = ((1.0, 1.0),)
@@ -55,8 +62,23 @@ def test_rings_carry_their_bus_volume_over_the_port_of_each_node(operation, node
     size, rounds = 8 * nodes, 2 if operation == "all_reduce" else 1
     law = collective_law(machine(Between(ALL)), operation, Group(size, nodes))
     assert law.node_port_s_per_byte == pytest.approx(rounds * (size - 1) / size / PORT)
-    steps = (14, 2 * log2(nodes)) if operation == "all_reduce" else (7 * nodes, nodes - 1)
-    assert law.latency_s == pytest.approx(steps[0] * STEP + steps[1] * HOP)
+    latency_s = 14 * STEP + 2 * log2(nodes) * HOP if operation == "all_reduce" else size * RANK_STEPS * HOP
+    assert law.latency_s == pytest.approx(latency_s)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+def test_a_ring_over_nodes_hides_latency_under_the_wire(operation):
+    """Latency and wire of 1 s each take 2 ** (2 / 3) s; an older file's middle keeps the law it was fitted for."""
+    between = Between(ALL, rank_s=terms(**{operation: 1 / 16}))
+    law = collective_law(machine(between), operation, Group(16, 2))
+    size_bytes = PORT * 16 / 15
+    assert law.time(size_bytes).wire_s == pytest.approx(1.0)
+    assert law.time(size_bytes).total_s == pytest.approx(2 ** (2 / 3))
+    assert law.time(4 * size_bytes, 4).total_s == pytest.approx(4 * 2 ** (2 / 3))
+    uneven = law.time(3.9 * size_bytes).total_s + law.time(0.1 * size_bytes).total_s
+    assert law.least_s(4 * size_bytes, 2) <= uneven
+    older = collective_law(machine(Between(ALL, middle=terms(**{operation: 2.0}))), operation, Group(16, 2))
+    assert older.latency_s == pytest.approx(14 * STEP + HOP) and older.overlap == 1
 
 
 @pytest.mark.parametrize("nodes", [2, 8])
@@ -255,6 +277,11 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
         ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
         ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
         ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 0.5, must not stand beside"),
+        (
+            "all_reduce = 2.5",
+            "all_gather = 2\n[collectives.between.rank_us]\nall_gather = 1",
+            "beside rank_s",
+        ),
     ],
 )
 def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem):

@@ -4,7 +4,7 @@ A cluster file names a shipped device, or the file of another by its path from t
 (``device = "my-gpu.toml"``), or holds its keys in a table ``[device]``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -14,7 +14,7 @@ from profiles.checks import AT_LEAST_1, FINITE, RATE, check_choice, check_fields
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
-from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
+from profiles.machines.fabrics import ALGORITHMS, GATHERS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.machines.hosts import BOX, FREE, Host, read_host
 from profiles.names import file_of
 from profiles.units import GB, MICROSECOND, in_si
@@ -118,6 +118,12 @@ class Cluster:
     def max_devices(self) -> int:
         """Devices of the whole cluster."""
         return self.devices_per_node * self.max_nodes
+
+    @property
+    def gathers_measured(self) -> bool | None:
+        """Whether gathers or scatters between nodes were measured; None for a single node."""
+        between = self.collectives.between
+        return None if self.inter_node is None else between is not None and bool(between.rank_s)
 
     def check_gpus(self, num_gpus: int) -> None:
         """Refuse more GPUs than there are."""
@@ -231,7 +237,11 @@ def _read_collectives(table: Table) -> Collectives:
         if "nodes" in table:
             raise table.fail("nodes", "must not stand beside collectives.between, which replaces it")
         inner = table.table("between")
-        between = Between(tree=inner.curve("tree") if "tree" in inner else (), **_read_law(inner))
+        between = Between(
+            tree=inner.curve("tree") if "tree" in inner else (),
+            rank_s=_read_terms(inner, "rank_us", MICROSECOND, GATHERS),
+            **_read_law(inner),
+        )
         inner.finish()
     collectives = Collectives(
         call_s=table.number("call_us", 0.0) * MICROSECOND,
@@ -256,11 +266,11 @@ def _read_law(table: Table) -> dict[str, Any]:
     }
 
 
-def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
+def _read_terms(table: Table, key: str, unit: float = 1.0, operations: Sequence[str] = OPERATIONS) -> Curves:
     """Curves of some operations, which may be 0 and have no upper limit."""
     inner = table.table(key, {})
     curves = []
-    for operation in OPERATIONS:
+    for operation in operations:
         if operation in inner:
             points = inner.curve(operation, maximum=inf, zero=True)
             curves.append((operation, tuple((argument, value * unit) for argument, value in points)))

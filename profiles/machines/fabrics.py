@@ -22,6 +22,8 @@ from profiles.errors import InputError
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 """The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
 
+GATHERS: Final = ("all_gather", "reduce_scatter")
+"""Operations that pass each part once around a ring."""
 RING: Final = "ring"
 SWITCH: Final = "switch"
 ALGORITHMS: Final = (RING, SWITCH)
@@ -45,6 +47,7 @@ class Between:
         fixed_s: as ``Collectives.fixed_s``.
         step_s: seconds of a step between two nodes; None: the latency of the link.
         middle_most: as ``Collectives.middle_most``.
+        rank_s: seconds that each member adds to a gather or a scatter; empty where none was measured.
     """
 
     efficiency: Curves
@@ -53,11 +56,24 @@ class Between:
     fixed_s: Curves = ()
     step_s: float | None = None
     middle_most: float = inf
+    rank_s: Curves = ()
 
     def __post_init__(self) -> None:
-        _check_laws("collectives.between", self)
+        owner = "collectives.between"
+        _check_laws(owner, self)
         if self.tree:
-            _check_curve("collectives.between", "tree", self.tree, POSITIVE_SHARE)
+            _check_curve(owner, "tree", self.tree, POSITIVE_SHARE)
+        for operation, curve in self.rank_s:
+            check_choice(owner, "rank_s", operation, GATHERS)
+            _check_curve(owner, f"rank_s.{operation}", curve, RATE)
+            if any(operation == name for name, _ in self.middle):
+                raise InputError(
+                    f"{owner}: middle has {operation}, must not stand beside rank_s, which replaces it"
+                )
+
+    def pipelines(self, operation: str) -> bool:
+        """Return whether an operation's ring hides latency under the wire: a gather or scatter without a ``middle``."""
+        return operation in GATHERS and all(operation != name for name, _ in self.middle)
 
 
 @dataclass(frozen=True, slots=True)

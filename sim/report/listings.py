@@ -137,6 +137,7 @@ def cluster_facts(cluster: Cluster) -> dict[str, Any]:
         "max_nodes": cluster.max_nodes,
         "intra_node": _link_facts(cluster.intra_node),
         "inter_node": None if cluster.inter_node is None else _link_facts(cluster.inter_node),
+        "gathers_measured": cluster.gathers_measured,
     }
 
 

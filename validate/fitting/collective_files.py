@@ -17,7 +17,8 @@ import pandas as pd
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
-from profiles.machines.fabrics import Between
+from profiles.machines.collectives import RANK_STEPS
+from profiles.machines.fabrics import GATHERS, Between
 from profiles.measuring.fitting.collective_laws import (
     ALL_TO_ALL,
     DIGITS,
@@ -42,6 +43,10 @@ from validate.fitting.collective_rows import (
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
 HEAD: Final = "[collectives]"
+UNMEASURED: Final = (
+    f"no gather and no scatter between nodes: an estimate, {RANK_STEPS} steps for each member, as on p5"
+)
+"""What a file says that has no ``rank_us``."""
 
 
 class Box(NamedTuple):
@@ -95,7 +100,7 @@ def fitted_cluster(folder: Path, name: str) -> Fitted:
     there = _network_cluster(folder, wires)
     chosen = of_sources(rows, WIRES[wires].sources, inside=False)
     between = _between_of(there)
-    fixed = dict(law.fixed_s)
+    fixed = {of: curve for of, curve in law.fixed_s if of not in GATHERS}
     if ALL_TO_ALL in set(chosen["operation"]):
         fixed[ALL_TO_ALL] = dict(between.fixed_s)[ALL_TO_ALL]
     law = replace(law, between=replace(between, fixed_s=tuple(fixed.items())))
@@ -148,10 +153,13 @@ def _block_text(fitted: Fitted) -> str:
     law = fitted.cluster.collectives
     values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
     values |= {"own_part": law.own_part} if law.own_part else {}
+    notes = [*fitted.notes]
+    if fitted.cluster.gathers_measured is False:
+        notes.append(UNMEASURED)
     values |= (
         law_values(law) if law.between is None else law_values(law) | {"between": law_values(law.between)}
     )
-    lines = "\n".join([HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)])
+    lines = "\n".join([HEAD, f"# {COMMAND}", *(f"# {note}" for note in notes)])
     return toml_text({"collectives": values}, f".{DIGITS}g").lstrip().replace(HEAD, lines, 1)
 
 

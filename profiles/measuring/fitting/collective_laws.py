@@ -6,13 +6,13 @@ software of a call is not told apart from its fixed time.
 Inside a node the unknowns are one step time, one fixed time for each operation, and by operation and group size a
 middle and a share of the port. Between nodes they are the step time, a fixed time of all-to-all and of what was not
 measured inside a node, the most of the middle, and by operation a middle and one share of the port for any number of
-nodes; all-reduces over two nodes may use trees, which have a share of their own, as those over 4 and 8 nodes do not
-come near it. Shares of ports have priors at what other machines reach (``REACHED``, ``WIRE``), and middles at what
-pieces of the best size would take (``PASSED``, ``PASSED_INSIDE``): where the measured sizes end early they cannot be
-told apart, and the fit would end at a bound.
+nodes, for gathers and scatters the seconds of each member instead of the middle; all-reduces over two nodes may use
+trees, which have a share of their own, as those over 4 and 8 nodes do not come near it. Shares of ports have priors at
+what other machines reach (``REACHED``, ``WIRE``), and middles at what pieces of the best size would take (``PASSED``,
+``PASSED_INSIDE``): where the measured sizes end early they cannot be told apart, and the fit would end at a bound.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -22,12 +22,14 @@ from scipy.optimize import least_squares
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
-from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
+from profiles.machines.fabrics import GATHERS, OPERATIONS, Between, Collectives, Curves
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import Exact
 from profiles.units import MICROSECOND, FloatArray
 
 ALL_TO_ALL: Final = "all_to_all"
+PASSED_ON: Final = tuple(operation for operation in OPERATIONS if operation not in GATHERS)
+"""Operations that have a middle between nodes."""
 DIGITS: Final = 3
 STAND_INS: Final = {
     "all_reduce": ("all_gather", "reduce_scatter", "send_recv", "all_to_all"),
@@ -75,6 +77,8 @@ PASSED: Final = Belief(2.0, 0.7)
 """Middle between nodes: 2 where pieces have the best size and take one path."""
 PASSED_INSIDE: Final = Belief(1.0, 0.4)
 """Middle inside a node, where many paths run side by side: 0.6 to 1.6 on boxes of A100, H100 and H200."""
+RANK: Final = Belief(10.0, 2.0)
+"""Microseconds that each member adds to a gather between nodes: 11 on EFA."""
 PIECES: Final = Belief(5.0, 1.0)
 """The most of a middle, in latencies: 3 on one network, 7 on another."""
 
@@ -114,7 +118,7 @@ def fit_inside(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Cluster:
     operations = measured_operations(curves)
     places = {(curve.operation, float(curve.group.size)) for curve in curves}
     keys = sorted(places, key=lambda key: (operations.index(key[0]), key[1]))
-    flat = [(operation, 1.0) for operation in operations]
+    flat = _flat(operations)
     first, count = 1 + len(operations), len(keys)
 
     def made(logs: FloatArray) -> Cluster:
@@ -143,31 +147,34 @@ def fit_between(cluster: Cluster, curves: Sequence[MeasuredCurve], known: Known 
     Values ``known`` from other machines with such a network are not fitted.
     """
     operations = measured_operations(curves)
-    inside = dict(cluster.collectives.fixed_s)
-    served = [operation for operation in operations if operation == ALL_TO_ALL or operation not in inside]
-    flat, count, first = [(operation, 1.0) for operation in operations], len(operations), 3 + len(served)
+    inside = {of: curve for of, curve in cluster.collectives.fixed_s if of not in GATHERS}
+    rings = [operation for operation in operations if operation in GATHERS]
+    passed = [operation for operation in operations if operation not in GATHERS]
+    served = [operation for operation in passed if operation == ALL_TO_ALL or operation not in inside]
+    sizes = [3, len(served), len(passed), len(rings), len(operations)]
 
     def made(logs: FloatArray) -> Cluster:
-        values = np.exp(logs)
-        middles, shares = values[first:].reshape(2, count)
-        fixed = dict(zip(served, values[3:first].tolist(), strict=True))
+        (step, most, tree), fixed, middles, ranks, shares = np.split(np.exp(logs), np.cumsum(sizes)[:-1])
+        own = {of: ((1.0, us * MICROSECOND),) for of, us in zip(served, fixed.tolist(), strict=True)}
         between = Between(
-            efficiency=known.efficiency or _completed(flat, shares),
-            tree=((2.0, float(values[2])),) if known.tree else (),
-            middle=_completed(flat, middles),
-            fixed_s=tuple((inside | {of: ((1.0, us * MICROSECOND),) for of, us in fixed.items()}).items()),
-            step_s=float(values[0]) * MICROSECOND if known.step_s is None else known.step_s,
-            middle_most=float(values[1]),
+            efficiency=known.efficiency or _completed(_flat(operations), shares, between=True),
+            tree=((2.0, float(tree)),) if known.tree else (),
+            middle=_completed(_flat(passed), middles, PASSED_ON),
+            fixed_s=tuple((inside | own).items()),
+            step_s=float(step) * MICROSECOND if known.step_s is None else known.step_s,
+            middle_most=float(most),
+            rank_s=_completed(_flat(rings), ranks * MICROSECOND, GATHERS),
         )
         return replace(cluster, collectives=replace(cluster.collectives, between=between))
 
-    beliefs = {0: STEP, 1: PIECES, 2: WIRE} | dict.fromkeys(range(3, first), SERVED)
-    beliefs |= dict.fromkeys(range(first + count, first + 2 * count), WIRE)
-    passed = (first + number for number, operation in enumerate(operations) if operation != ALL_TO_ALL)
-    beliefs |= dict.fromkeys(passed, PASSED)
-    start = [STEP.value, PIECES.value, TREE, *[SERVED.value] * len(served)]
-    start += [MIDDLE] * count + [WIRE.value] * count
-    most = [np.inf, np.inf, 1.0, *[np.inf] * (len(served) + count), *[1.0] * count]
+    priors = [STEP, PIECES, WIRE, *[SERVED] * len(served), *[PASSED] * len(passed)]
+    priors += [*[RANK] * len(rings), *[WIRE] * len(operations)]
+    beliefs = dict(enumerate(priors))
+    if ALL_TO_ALL in passed:
+        del beliefs[3 + len(served) + passed.index(ALL_TO_ALL)]
+    start = [STEP.value, PIECES.value, TREE, *[SERVED.value] * len(served), *[MIDDLE] * len(passed)]
+    start += [*[RANK.value] * len(rings), *[WIRE.value] * len(operations)]
+    most = [np.inf, np.inf, 1.0, *[np.inf] * sum(sizes[1:4]), *[1.0] * len(operations)]
     return made(_fitted(made, curves, start, most, beliefs))
 
 
@@ -197,17 +204,35 @@ def _fitted(
     return np.asarray(least_squares(residuals, begin, loss="soft_l1", f_scale=SOFT, bounds=bounds).x)
 
 
-def stand_in_of(operation: str, measured: Iterable[str]) -> str:
-    """The operation whose curves one has: its own where it was measured."""
-    return next(of for of in (operation, *STAND_INS[operation]) if of in measured)
+def stand_in_of(operation: str, measured: Collection[str], *, between: bool = False) -> str:
+    """The operation whose curves one has: its own where it was measured.
+
+    Between nodes gathers have a law of their own, and stand in for others last.
+    """
+    order = [of for of in (operation, *STAND_INS[operation]) if of in measured]
+    return min(order, key=lambda of: between and of in GATHERS and operation not in GATHERS)
 
 
-def _completed(keys: Sequence[tuple[str, float]], values: FloatArray) -> Curves:
-    """Curves of all operations, from values by operation and argument."""
+def _flat(operations: Iterable[str]) -> list[tuple[str, float]]:
+    """Keys of curves of a single point."""
+    return [(operation, 1.0) for operation in operations]
+
+
+def _completed(
+    keys: Sequence[tuple[str, float]],
+    values: FloatArray,
+    operations: Iterable[str] = OPERATIONS,
+    *,
+    between: bool = False,
+) -> Curves:
+    """Curves of all operations, or of some, from values by operation and argument."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for (operation, at), value in zip(keys, values.tolist(), strict=True):
         curves.setdefault(operation, []).append((at, value))
-    return tuple((operation, tuple(curves[stand_in_of(operation, curves)])) for operation in OPERATIONS)
+    if not curves:
+        return ()
+    stand_ins = {of: stand_in_of(of, curves, between=between) for of in operations}
+    return tuple((operation, tuple(curves[of])) for operation, of in stand_ins.items())
 
 
 def law_values(law: Collectives | Between) -> dict[str, object]:
@@ -219,6 +244,8 @@ def law_values(law: Collectives | Between) -> dict[str, object]:
     if isinstance(law, Between) and law.tree:
         values["tree"] = Exact(f"{{ 2 = {law.tree[0][1]:.{DIGITS}g} }}")
     values |= {"fixed_us": curve_values(law.fixed_s, MICROSECOND), "middle": curve_values(law.middle)}
+    if isinstance(law, Between) and law.rank_s:
+        values["rank_us"] = curve_values(law.rank_s, MICROSECOND)
     between = law.between if isinstance(law, Collectives) else None
     return values | ({"between": law_values(between)} if between else {})
 

@@ -139,7 +139,8 @@ def _law_notes(law: Collectives | Between, curves: Sequence[MeasuredCurve], wher
     measured = measured_operations(curves)
     for operation, points in law.efficiency:
         if operation not in measured:
-            yield f"{operation}{where}: not measured; as {stand_in_of(operation, measured)}"
+            stand_in = stand_in_of(operation, measured, between=isinstance(law, Between))
+            yield f"{operation}{where}: not measured; as {stand_in}"
         elif any(share > BOUND for _, share in points):
             yield f"{operation}{where}: bounded by the bandwidth of single messages"
 
