@@ -7,7 +7,7 @@ are summed.
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from strategies.bounds.gradient_sums import sums_end_s
-from strategies.bounds.pipelines import frozen_s, port_bound
+from strategies.bounds.pipelines import frozen_s
 from strategies.orders.problem import Pass, Problem, follow
 from strategies.pipelining.builder import with_extra_forwards
 from strategies.pipelining.footprint import least_memory_bytes
@@ -45,7 +45,7 @@ def order_bound(
         free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
         if frozen_after:
             free_s = [end_s + frozen_s(layout, position) for position, end_s in enumerate(free_s)]
-        return max(sums_end_s(layout, free_s, complete_s), port_bound(layout, frozen_first=frozen_first))
+        return sums_end_s(layout, free_s, complete_s)
 
     return layout.remember(("bound", name, frozen_first, frozen_after), bound)
 

@@ -1,11 +1,6 @@
-"""Bounds of pipelines: seconds that no order of their stages can undercut.
-
-A port carries one message after the other. Where the positions of a pipeline lie in different nodes, each node's port
-carries the messages of many hops, and of all replicas: no pipeline is faster than its busiest port.
-"""
+"""Bounds of pipelines: seconds that no order of their stages can undercut."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -49,37 +44,16 @@ def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
     limits: list[_Limit] = []
     for cut in range(len(layout.cuts)):
         limits += _limits(_visits(layout, cut, split=split), len(layout.micro_batches(cut)))
-    steps = steps_s(layout)
+    steps = _steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
     each_s = np.array([min((steps[s] for s in hosted), default=0.0) for hosted in layout.hosted])
     least_s = _least_s(limits, each_s, last_s, split=split)
-    before_s = _before_s(layout, frozen_first=frozen_first)
-    return max(before_s + least_s, port_bound(layout, frozen_first=frozen_first))
-
-
-def _before_s(layout: Layout, *, frozen_first: bool) -> float:
-    """Earliest seconds at which the first forward can start."""
     starts = {layout.stages[seat.first].position for seat in layout.seats}
-    return min(frozen_s(layout, p) for p in starts) if frozen_first else 0.0
+    before_s = min(frozen_s(layout, p) for p in starts) if frozen_first else 0.0
+    return before_s + least_s
 
 
-def port_bound(layout: Layout, *, frozen_first: bool = True) -> float:
-    """Seconds below which no order takes because of its busiest port.
-
-    It is held between the first forward of a chain and the last backward of one.
-
-    Args: as of ``staged_bound``.
-    """
-    firsts = {seat.first for seat in layout.seats}
-    around_s = min(layout.stages[first].forward_s for first in firsts) + min(
-        layout.stages[first].backward_s for first in firsts
-    )
-    steps = steps_s(layout)
-    before_s = _before_s(layout, frozen_first=frozen_first)
-    return before_s + around_s + _busiest_port_s(layout) + min(steps[first] for first in firsts)
-
-
-def steps_s(layout: Layout) -> list[float]:
+def _steps_s(layout: Layout) -> list[float]:
     """For each stage the seconds from its last backward to the end of its optimizer step, on free ports."""
     seconds = [0.0] * len(layout.stages)
     for twins in layout.twins:
@@ -164,29 +138,3 @@ def _table(limits: Iterable[_Limit], degree: int) -> FloatArray:
         rows[position].append(tuple(seconds))
     most = max(map(len, rows))
     return np.array([row + [(0.0, 0.0, 0.0)] * (most - len(row)) for row in rows]).transpose(2, 1, 0)
-
-
-def _traffic(layout: Layout, cut: int) -> Iterator[tuple[int, int, float]]:
-    """Sender, receiver and bytes of the messages of an iteration in one chain; skips that stay local send none."""
-    numbers, count = layout.chain(cut), len(layout.micro_batches(cut))
-    first, last = layout.stages[numbers[0]], layout.stages[numbers[-1]]
-    component, extra = layout.component(first), layout.scenario.workload.extra_forward
-    carried = component.carried_bytes * layout.local_batch
-    for number, following in pairwise(numbers):
-        source, target = layout.stages[number].position, layout.stages[following].position
-        size = layout.handovers_bytes[number]
-        yield source, target, (2 if extra else 1) * count * (size + carried)
-        yield target, source, count * size
-    if extra:
-        fed_back_bytes = component.layers[last.last_layer].output_bytes * layout.local_batch
-        yield last.position, first.position, count * fed_back_bytes
-
-
-def _busiest_port_s(layout: Layout) -> float:
-    """Seconds for which the busiest port is held."""
-    held_s: dict[int, float] = {}
-    for source, target, size in chain.from_iterable(_traffic(layout, cut) for cut in range(len(layout.cuts))):
-        if source != target:
-            for port, s_per_byte in layout.network.route(source, target).ports:
-                held_s[port] = held_s.get(port, 0.0) + size * s_per_byte
-    return max(held_s.values(), default=0.0)
