@@ -1,6 +1,6 @@
 """DiffusionPipe: the optimal partition, frozen layers of the next iteration in the bubbles of this one.
 
-Several backbones are pipelined against one another, as in ``bidirectional``.
+Two backbones are pipelined against one another, as in ``bidirectional``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ FILLS = ("none", "full", "partial")
 
 @dataclass(frozen=True, slots=True)
 class DiffusionPipe(DepthFirstPipeline):
-    """FIFO-1F1B, or two directions for several backbones, on the optimal partition with cross-iteration bubble filling.
+    """FIFO-1F1B, or two directions for two backbones, on the optimal partition with cross-iteration bubble filling.
 
     Source: Tian et al., DiffusionPipe, 2024, sections 3 to 5.
     """
@@ -52,7 +52,7 @@ class DiffusionPipe(DepthFirstPipeline):
     )
 
     def layout(self, scenario: Scenario) -> Layout:
-        """The stages, of several backbones in two directions."""
+        """The stages, of two backbones in two directions."""
         if _is_cascaded(scenario):
             return two_way_layout(scenario, self.shape, self.partition, self.skip_route)
         return DepthFirstPipeline.layout(self, scenario)
@@ -162,7 +162,7 @@ def _input_wire_s_per_byte(layout: Layout) -> float:
 
 
 def _is_cascaded(scenario: Scenario) -> bool:
-    """True where there are several backbones, which run against one another."""
+    """True where there are several backbones: two run against one another, more are refused."""
     return len(scenario.model.backbones) > 1
 
 
