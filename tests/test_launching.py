@@ -281,13 +281,15 @@ def test_fsdp2_is_called_as_torch_has_it():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked", [{"strategy": "ddp"}, {"strategy": "fsdp"}, {"strategy": "fsdp", "shard_size": 8}]
+    "asked",
+    [{"strategy": "ddp", "bucket_MB": 50}, {"strategy": "fsdp"}, {"strategy": "fsdp", "shard_size": 8}],
 )
 def test_accelerate_accepts_its_configuration(tmp_path, asked):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     launch = pytest.importorskip("accelerate.commands.launch")
     file = tmp_path / "config.yaml"
-    file.write_text(sim.launch("sd21", gpus=16, runtime="accelerate", **asked).text)
+    file.write_text(text := sim.launch("sd21", gpus=16, runtime="accelerate", **asked).text)
+    assert ("(bucket_cap_mb=50)" in text) == ("bucket_MB" in asked)
     config = config_args.ClusterConfig.from_yaml_file(str(file))
     assert (config.num_processes, config.num_machines) == (16, 2)
     flags = {action.dest for action in launch.launch_command_parser()._actions}
@@ -301,6 +303,7 @@ def test_deepspeed_accepts_its_configuration(strategy):
     config = json.loads(sim.launch("sd21", strategy, gpus=16, micro_batches=2, batch_size=512).text)
     sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     assert [config[size] for size in sizes] == [512, 16, 2]
+    assert config["zero_optimization"].get("reduce_bucket_size") == {"zero2": 5 * 10**8}.get(strategy)
     zero = pytest.importorskip("deepspeed.runtime.zero.config")
     assert zero.DeepSpeedZeroConfig(**config["zero_optimization"]).stage == int(strategy[-1])
 

@@ -73,6 +73,8 @@ def test_buckets_are_ready_layer_by_layer_from_the_back(make):
     backward = plan.ops[0][1]
     assert [offset_s for offset_s, _ in backward.early] == [0.5, 1.0, 2.0, 4.0]
     assert [c.size_bytes for c in plan.collectives] == [BUCKET_BYTES] * 4
+    plan = make_strategy("ddp", {"bucket_MB": 50}).plan(make.scenario(make.model(unet), make.cluster(), 2, 2))
+    assert [c.size_bytes for c in plan.collectives] == [2 * BUCKET_BYTES] * 2
 
 
 # Frozen work around a pipeline.

@@ -74,10 +74,32 @@ def test_without_overlap_compute_and_communication_add_up(scenario, stage, micro
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_zero2_hides_all_buckets_but_the_last_and_then_gathers(scenario, micro_batches):
-    point = zero(2, micro_batches=micro_batches)
+    point = zero(2, micro_batches=micro_batches, bucket_MB=100)
     expected_s = 2 * UNITS * 3.0 + SCATTER_S + UNITS * (STEP_S + GATHER_S)
     assert replay(point, scenario()).end_s == pytest.approx(expected_s)
     assert point.bound(scenario()) == pytest.approx(expected_s)
+
+
+def test_by_default_zero2_scatters_half_a_billion_gradients_at_once(scenario):
+    asked = scenario(units=12)
+    sizes = [c.size_bytes for c in zero(2).plan(asked).collectives if c.operation == "reduce_scatter"]
+    assert sizes == [4 * 10 * UNIT_PARAMETERS, 4 * 2 * UNIT_PARAMETERS]
+
+
+@pytest.mark.parametrize("overlap", ["none", "buckets"])
+def test_zero2_that_shards_over_some_scatters_among_them_and_sums_the_parts_over_the_others(
+    scenario, overlap
+):
+    point = zero(2, shard_size=2, overlap=overlap, bucket_MB=100)
+    unit_s = 4 * UNIT_PARAMETERS / WIRE
+    # Half of the gradients are scattered; half of each GPU's half is sent and half received to sum it over two.
+    scatter_s, sum_s = unit_s / 2, unit_s / 2
+    last_s = scatter_s + sum_s if overlap == "buckets" else UNITS * (scatter_s + sum_s)
+    expected_s = 2 * UNITS * 3.0 + last_s + UNITS * (2 * STEP_S + 2 * UNIT_PARAMETERS / WIRE / 2)
+    trace = replay(point, scenario())
+    assert trace.end_s == pytest.approx(expected_s)
+    assert point.bound(scenario()) == pytest.approx(expected_s)
+    assert resident_bytes(trace).tolist() == [UNITS * UNIT_PARAMETERS * (2 + 16 / 2)]
 
 
 @pytest.mark.parametrize(("micro_batches", "frozen_s"), [(1, None), (2, 0.25)])
@@ -105,7 +127,9 @@ def test_zero3_gathers_the_next_unit_when_the_one_before_is_freed(scenario):
     assert starts == pytest.approx([*first_two, *freed])
 
 
-@pytest.mark.parametrize("parameters", [{}, {"overlap": "none"}, {"micro_batches": 4, "scatter_every": 2}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"shard_size": 4, "bucket_MB": 288}, {"micro_batches": 4, "scatter_every": 2}]
+)
 def test_zero2_copies_each_bucket_into_what_is_scattered_before_that_begins(parameters):
     asked = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 32))
     point = make_strategy("zero2", parameters)
@@ -136,14 +160,15 @@ def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
 
 @pytest.mark.parametrize(("overlap", "micro_batches"), [("buckets", 2), ("none", 1)])
 def test_zero2_holds_a_bucket_or_all_gradients_beside_the_activations(scenario, overlap, micro_batches):
-    trace = replay(zero(2, overlap=overlap, micro_batches=micro_batches), scenario())
+    point = zero(2, overlap=overlap, micro_batches=micro_batches, bucket_MB=100)
+    trace = replay(point, scenario())
     trained, local = UNITS * UNIT_PARAMETERS, 2 // micro_batches
     state = trained * (2 + 16 / GPUS)
     whole = 1 if overlap == "buckets" else UNITS
     expected = state + UNITS * local * SAVED_BYTES + whole * 4 * UNIT_PARAMETERS
     assert resident_bytes(trace).tolist() == [state]
     assert peak_memory_bytes(trace).tolist() == [expected]
-    assert least_memory_bytes(zero(2, overlap=overlap, micro_batches=micro_batches), scenario()) == expected
+    assert least_memory_bytes(point, scenario()) == expected
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])

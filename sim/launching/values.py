@@ -16,6 +16,7 @@ from profiles.software.runtimes import Runtime
 from sim.outcomes.results import Result
 from sim.outcomes.schedules import written
 from strategies.orders.whole import order_of
+from strategies.training.replicas import Zero2
 
 PROMPT: Final = "a photo of an astronaut"
 
@@ -133,6 +134,8 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
         "replicated": gpus > shards,
         "sharded_alone": gpus == shards,
         "reshard": getattr(strategy, "reshard", "") == "true",
+        "bucket_MB": getattr(strategy, "bucket_MB", None),
+        "bucket_elements": _bucket_elements(strategy, workload.recipe.gradient_bytes),
         "overlapped": getattr(strategy, "overlap", "") == "buckets",
         "recomputed": workload.checkpointing != "none",
         "blocks_recomputed": workload.checkpointing == "block",
@@ -144,6 +147,11 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
         "cached": workload.frozen == "cached",
     }
     return values | (_stage_values(result, strategy, scenario) if stages else {})
+
+
+def _bucket_elements(strategy: Any, gradient_bytes: float) -> int | None:  # noqa: ANN401
+    """Return the gradients that ZeRO-2 scatters at once."""
+    return strategy.bucket_elements(gradient_bytes) if isinstance(strategy, Zero2) else None
 
 
 def _stage_values(result: Result, strategy: Any, scenario: Any) -> dict[str, Any]:  # noqa: ANN401

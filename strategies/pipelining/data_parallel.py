@@ -20,7 +20,7 @@ from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.layout import Layout, sharded
-from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Mesh
+from strategies.pipelining.mesh import GATHER, SHARDS, Collected, Mesh
 from strategies.pipelining.stages import Shape, divisors
 from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
@@ -108,6 +108,14 @@ def micro_batches() -> Any:  # noqa: ANN401
     return fields.parameter(1, "pieces of the local batch whose gradients are accumulated")
 
 
+def bucket_mb() -> Any:  # noqa: ANN401
+    """The field for the size of gradient buckets."""
+    return fields.parameter(
+        None,
+        "MiB of gradients that are reduced at once (default, as the runtimes': ddp 25, zero2 5e8 elements)",
+    )
+
+
 def backbones() -> Any:  # noqa: ANN401
     """The field for how several backbones are trained."""
     return fields.parameter(
@@ -166,11 +174,22 @@ def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
     return sum_in_order(float(of.forward_s(layout.local_batch).sum()) for of in costs)
 
 
-def _collectives_s(layout: Layout, operation: str, sizes: Sequence[float]) -> float:
-    """Seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
+def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> float:
+    """Seconds of collectives of one kind, one after the other, of so many bytes each."""
     if not any(sizes):
         return 0.0
-    return layout.law(operation, (0,)).least_s(sum_in_order(sizes), len(sizes))
+    if what.subgroup:
+        return sum_in_order(layout.seconds(what, size) for size in sizes)
+    return layout.law(what.operation, (0,)).least_s(sum_in_order(sizes), len(sizes))
+
+
+def _summing_s(layout: Layout, way: Exchange, sizes: Sequence[float]) -> list[float]:
+    """Seconds of each of the collectives that sum pieces of gradients of so many bytes."""
+    steps = way.summing(layout.mesh)
+    return [
+        _collectives_s(layout, what, [size / layout.parts**number for size in sizes])
+        for number, what in enumerate(steps)
+    ]
 
 
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
@@ -185,24 +204,27 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     if not any(size for _, _, size in pieces):
         return work_s + step_s(layout, units)
     parts, sums = layout.parts, -(-count // way.every)
-    operation = SCATTER if parts > 1 else REDUCE
+    gather = Collected(GATHER, SHARDS, layout.mesh.shared_among)
     sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
     copies_s = [packed_s(layout, unit, size) if parts > 1 else 0.0 for unit, _, size in pieces]
-    work_s, all_s = work_s + sums * sum_in_order(copies_s), sums * _collectives_s(layout, operation, sizes)
+    work_s += sums * sum_in_order(copies_s)
+    each_s = _summing_s(layout, way, sizes)  # beside one another: of two streams the longer one
+    all_s = sums * (max(each_s) if way.overlap else sum_in_order(each_s))
     # of the last piece, after which the backward goes on where the first layers are locked
-    waited_s, on_s = _collectives_s(layout, operation, sizes[-1:]), stages[0].backward_s - pieces[-1][1]
+    waited_s = sum_in_order(_summing_s(layout, way, sizes[-1:]))
+    on_s = stages[0].backward_s - pieces[-1][1]
     after_s, begin_s = step_s(layout, units), frozen_s
     if way.gathers:
         weights = [*layout.weights_bytes[units[0] : units[-1] + 1]]
-        gathers_s = passes * _collectives_s(layout, GATHER, weights)
+        gathers_s = passes * _collectives_s(layout, gather, weights)
         # the first unit of a pass, and the last, whose backward follows its forward, are waited for
         ends = [weights[0], weights[-1]]
-        waited_s += count * (gathers_s if len(units) == 1 else _collectives_s(layout, GATHER, ends))
+        waited_s += count * (gathers_s if len(units) == 1 else _collectives_s(layout, gather, ends))
         work_s += count * passes * sum_in_order(unpacked_s(layout, unit) for unit in units)
         all_s += count * gathers_s
     else:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
-        after_s += _collectives_s(layout, GATHER, weights) if parts > 1 else 0.0
+        after_s += _collectives_s(layout, gather, weights) if parts > 1 else 0.0
         # before the extra forwards, which come first, runs all frozen work
         later_s = (count - min(way.every, count)) * ((0.0 if extra else frozen_s) + passes_s)
         later_s += stages[0].backward_s - pieces[0][1] + sums * sum_in_order(copies_s) - copies_s[0]
@@ -210,5 +232,5 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     if not way.overlap:
         return work_s + all_s + after_s
     share = beside_share(layout.scenario)
-    ended_s = work_s - on_s + waited_s + share * (all_s - waited_s)
+    ended_s = work_s - on_s + waited_s + share * max(0.0, all_s - waited_s)
     return max(work_s + share * all_s, ended_s, begin_s + all_s) + after_s

@@ -89,6 +89,11 @@ class Mesh(NamedTuple):
         return Subgroup(self.parts, self.tensor)
 
     @property
+    def shared_among(self) -> Subgroup | None:
+        """The GPUs that gather weights together; None: all, however they lie on nodes."""
+        return self.sharding if self.replicas > 1 else None
+
+    @property
     def replication(self) -> Subgroup:
         """The GPUs that hold the same part of the parameters."""
         return Subgroup(self.replicas, self.parts * self.tensor)

@@ -15,6 +15,7 @@ from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, Rows, StageAction
+from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Collective, Plan
 
 
@@ -60,14 +61,16 @@ def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     return draft
 
 
-def gathered_weights(builder: PipelineBuilder, stage: int, step: Draft) -> Collective:
+def gathered_weights(
+    builder: PipelineBuilder, stage: int, step: Draft, subgroup: Subgroup | None = None
+) -> Collective:
     """Return the gather of the weights of a stage after its step, for which the next iteration waits."""
     position = builder.stages[stage].position
     stepped, gathered = (builder.tensor(role, stage, 0, 0.0) for role in ("stepped", "gathered"))
     step.writes.append(stepped)
     builder.kept.append((gathered, position))
     size = builder.layout.trained_parameters[stage] * builder.scenario.workload.recipe.weight_bytes
-    return Collective(GATHER, (position,), size, (position,), (stepped,), (gathered,))
+    return Collective(GATHER, (position,), size, (position,), (stepped,), (gathered,), subgroup=subgroup)
 
 
 def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int]) -> list[int]:

@@ -38,6 +38,8 @@ AHEAD_WITHOUT_SWEEPS: Final = 1
 """The same where nothing is swept. Source: PyTorch FSDP, ``limit_all_gathers``: at most two units are in flight."""
 BUCKET_BYTES: Final = 25 * 2**20
 """Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
+BUCKET_ELEMENTS: Final = 5 * 10**8
+"""Gradients that ZeRO-2 scatters at once. Source: DeepSpeed, default ``reduce_bucket_size``."""
 
 
 class Exchange(NamedTuple):
@@ -49,6 +51,7 @@ class Exchange(NamedTuple):
         sweeps: a pass through all units begins with nothing gathered ahead, as FSDP2's do.
         reshard: units are freed after their forward.
         every: micro-batches whose gradients are added up before they are exchanged.
+        bucket_bytes: gradients that are summed at once, where no unit is gathered.
     """
 
     overlap: bool = True
@@ -56,6 +59,7 @@ class Exchange(NamedTuple):
     sweeps: bool = False
     reshard: bool = True
     every: int = 1
+    bucket_bytes: float = BUCKET_BYTES
 
     def pieces(self, layout: Layout, unit: int) -> list[tuple[float, float]]:
         """Return the pieces in which the gradients of a unit are summed: seconds into its backward, and parameters."""
@@ -65,10 +69,18 @@ class Exchange(NamedTuple):
             return []
         if self.gathers or not self.overlap:
             return [(stage.backward_s, parameters)]
-        return layout.remember(("buckets", stage.component), lambda: buckets_of(layout, stage))
+        alike = ("buckets", stage.component, self.bucket_bytes)
+        return layout.remember(alike, lambda: buckets_of(layout, stage, self.bucket_bytes))
+
+    def summing(self, mesh: Mesh) -> list[Collected]:
+        """Return the collectives that sum a piece of gradients, one after the other: the second sums parts."""
+        if not self.gathers and 1 in (mesh.parts, mesh.replicas):  # among all GPUs, however they lie on nodes
+            return [Collected(SCATTER if mesh.parts > 1 else REDUCE)]
+        steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
+        return steps + ([Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else [])
 
 
-def buckets_of(layout: Layout, stage: Stage) -> list[tuple[float, float]]:
+def buckets_of(layout: Layout, stage: Stage, bucket_bytes: float) -> list[tuple[float, float]]:
     """Seconds into a backward, and parameters, of each gradient bucket, in the order they are ready."""
     layers, gradient_bytes = layout.component(stage).layers, layout.scenario.workload.recipe.gradient_bytes
     _, backward_s = layout.layer_times(stage.component)
@@ -76,7 +88,7 @@ def buckets_of(layout: Layout, stage: Stage) -> list[tuple[float, float]]:
     for index in range(stage.last_layer, stage.first_layer - 1, -1):
         elapsed_s += float(backward_s[index])
         held += layers[index].trained_parameters
-        if held * gradient_bytes >= BUCKET_BYTES:
+        if held * gradient_bytes >= bucket_bytes:
             buckets.append((min(elapsed_s, stage.backward_s), held))
             held = 0
     return buckets + ([(stage.backward_s, held)] if held else [])
@@ -221,21 +233,13 @@ class UnitWriter:
             else:
                 draft.writes += reads
             done = list[int]()
-            for step in self._steps:
+            for step in self.way.summing(mesh):
                 done.append(builder.tensor(DONE[step.operation], unit, index, 0.0))
                 self.due.append((backward.last, step.collective(size, reads, done[-1])))
                 size, reads = size / mesh.parts, done[-1:]
             all_done.append(done)
         draft.duration_s += packed
         return all_done
-
-    @property
-    def _steps(self) -> list[Collected]:
-        mesh = self.mesh
-        if not self.way.gathers:  # among all GPUs, however they lie on nodes
-            return [Collected(SCATTER if mesh.parts > 1 else REDUCE)]
-        steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
-        return steps + ([Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else [])
 
 
 def exchange(builder: PipelineBuilder, way: Exchange) -> None:
@@ -254,7 +258,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
         if trained:
             step = placed_step(builder, unit)
             if not way.gathers and layout.mesh.parts > 1:
-                collective = gathered_weights(builder, unit, step)
+                collective = gathered_weights(builder, unit, step, layout.mesh.shared_among)
                 due.append((steps[unit], collective))
                 if steps[unit] + 1 < len(row):
                     row.draft(steps[unit] + 1).reads += collective.writes

@@ -5,11 +5,11 @@ from typing import Final
 
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
-from strategies.pipelining.data_parallel import BucketedDataParallel
+from strategies.pipelining.data_parallel import BucketedDataParallel, bucket_mb
 from strategies.pipelining.footprint import TRAINED_STATE
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.mesh import Mesh
-from strategies.pipelining.units import Exchange
+from strategies.pipelining.mesh import WAYS, Mesh
+from strategies.pipelining.units import BUCKET_BYTES, BUCKET_ELEMENTS, Exchange
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
 
@@ -31,6 +31,8 @@ class DDP(BucketedDataParallel):
     summary = "data parallelism: each GPU trains the whole backbone"
     baseline = True
 
+    bucket_MB: int | None = bucket_mb()  # noqa: N815  as bucket_cap_mb of PyTorch and apex
+
     def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
@@ -41,7 +43,8 @@ class DDP(BucketedDataParallel):
 
     def way(self, layout: Layout) -> Exchange:
         """Gradients are summed once."""
-        return Exchange(overlap=self.overlap == "buckets", every=self.micro_batches)
+        size = self.bucket_MB * 2**20 if self.bucket_MB else BUCKET_BYTES
+        return Exchange(overlap=self.overlap == "buckets", every=self.micro_batches, bucket_bytes=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,10 @@ class Zero2(BucketedDataParallel):
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
     micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). A GPU that does
     keep them scatters the sum of ``scatter_every`` micro-batches at once. What is scattered is copied into a contiguous
-    buffer first (DeepSpeed, ``contiguous_gradients``). PULSE counts the bytes of the scattering alone
-    (section VII-A); here those of the gathers are among the bytes of the collectives.
+    buffer first (DeepSpeed, ``contiguous_gradients``). With a ``shard_size`` gradients are scattered, and weights
+    gathered, among so many neighbours, and the parts summed over all groups of them, as by apex's
+    ``DistributedFusedAdam`` with a ``redundant_process_group``; among one they would be ``ddp``'s. PULSE counts the
+    bytes of the scattering alone (section VII-A); here those of the gathers are among the bytes of the collectives.
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
     """
@@ -63,6 +68,10 @@ class Zero2(BucketedDataParallel):
     scatter_every: int = parameter(
         1, "micro-batches whose gradients are added up, whole, before they are scattered"
     )
+    bucket_MB: int | None = bucket_mb()  # noqa: N815
+    shard_size: int | None = parameter(
+        None, "GPUs that share gradients and optimizer states (default: all)", minimum=2
+    )
 
     def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""
@@ -72,7 +81,12 @@ class Zero2(BucketedDataParallel):
         """Every backbone on each GPU, which keeps gradients whole where it adds them up."""
         gradients = ("gradients",) if self._every == 1 else ()
         divided = (*gradients, "optimizer", "moving average")
-        return self.units(scenario, Mesh(1, scenario.workload.num_gpus), divided)
+        mesh = Mesh.of(scenario.workload.num_gpus, self.shard_size, 1, 1, WAYS[0])
+        layout = self.units(scenario, mesh, divided)
+        if mesh.replicas > 1:
+            for subgroup in (mesh.sharding, mesh.replication):
+                layout.placement.group(0, subgroup=subgroup)
+        return layout
 
     @property
     def _every(self) -> int:
@@ -80,7 +94,13 @@ class Zero2(BucketedDataParallel):
 
     def way(self, layout: Layout) -> Exchange:
         """Gradients are scattered, weights gathered after the step."""
-        return Exchange(overlap=self.overlap == "buckets", every=self._every)
+        gradient_bytes = layout.scenario.workload.recipe.gradient_bytes
+        size = self.bucket_elements(gradient_bytes) * gradient_bytes
+        return Exchange(overlap=self.overlap == "buckets", every=self._every, bucket_bytes=size)
+
+    def bucket_elements(self, gradient_bytes: float) -> int:
+        """Gradients that are scattered at once."""
+        return int(self.bucket_MB * 2**20 / gradient_bytes) if self.bucket_MB else BUCKET_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)

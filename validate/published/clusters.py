@@ -87,9 +87,11 @@ class ClusterRun:
     def of(cls, row: Row) -> Self:
         """The run of a row."""
         numbers = {"gpus": "gpus", "micro_batches": "micro_batches", "batch_size": "batch"}
-        texts = ("model", "strategy", "frozen", "ema")
+        texts = ("model", "frozen", "ema")
         options: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
         options |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
+        options["strategy"], *parameters = row.text("strategy").split()
+        options |= {name: int(value) for name, _, value in (of.partition("=") for of in parameters)}
         options["frozen"], _, online = row.text("frozen").partition(BUT)
         device, changes = row.cells(("device", "changes"))
         where = row.text("cluster"), device, changed_stack(row.text("stack"), changes)
