@@ -85,7 +85,7 @@ def gigamacs(layers: Iterable[Layer]) -> float:
         ("pixart", "transformer", 611, 3255, 28, 0),
         ("controlnet", "locked_encoder", 860 - 511, 131, 13, 0),
         ("controlnet", "controlnet", 361 + 511, 142 + 271, 25, 12),
-        ("controlnet-hint-vae", "controlnet", 361 + 860, 142 + 402, 38, 12 + 13),
+        ("controlnet-cldm", "controlnet", 361 + 511, 142 + 271, 25, 12),
         ("cdm-imagenet", "unet_128", 524, 240, 41, 20),
         ("cdm-lsun", "unet_64", 464, 158, 33, 16),
         ("uvit-6b", "uvit", 6008, 1569, 49, 24),

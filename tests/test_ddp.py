@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 import sim
+from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
+from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.plans.actions import format_order
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 
 FIRST_S, SECOND_S = [0.5, 0.5], [1.0, 1.5, 0.5]
@@ -54,6 +57,26 @@ def alone(scenario, num_gpus=None):
 
 
 # Reductions.
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "millions"),
+    [
+        ("ddp", {"overlap": "none"}, 361 + 860),
+        ("ddp", {}, 361 + 860),
+        ("gpipe", {"pipeline_degree": 2, "micro_batches": 4}, 361 + 511),
+        ("zero2", {}, 361),
+    ],
+)
+def test_gradients_of_frozen_weights_are_summed_but_not_scattered(name, parameters, millions):
+    """The copy has 361 M parameters, the locked U-Net 860, its decoder 511; a pipeline does not hold the encoder."""
+    model = load_model("controlnet-cldm").for_task("train")
+    scenario = sim.Scenario(model, load_cluster("p4de"), TrainingWorkload(8, 64))
+    point = make_strategy(name, parameters)
+    trace = replay(point, scenario)
+    summed = [of.size_bytes for of in trace.plan.collectives if of.operation != "all_gather"]
+    assert sum(summed) / 4e6 == pytest.approx(millions, rel=1e-3)
+    assert bound(point, scenario) <= trace.end_s * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from profiles.architectures.components import (
     BACKWARDS,
     EXCHANGES,
+    GRADIENTS,
     TASKS,
     Component,
     Exchange,
@@ -97,6 +98,7 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         kernels=launched.get(KERNELS, ()),
         half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
         cacheable="cacheable" not in head or head.flag("cacheable"),
+        gradients=head.choice("gradients", GRADIENTS) if "gradients" in head else GRADIENTS[0],
     )
     head.finish()
     return component

@@ -21,6 +21,7 @@ from profiles.checks import (
 from profiles.errors import InputError, counted
 
 BACKWARDS: Final = ("full", "input", "none")
+GRADIENTS: Final = ("trained", "all")
 EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
 TASKS: Final = ("train", "sample")
 WORK: Final = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes")
@@ -155,6 +156,9 @@ class Component:
         cacheable: whether the output of a frozen component can be computed before training; False where it depends on
             the noise or the time step.
         adapters: kernels of the adapters beside each frozen layer.
+        gradients: of which parameters replicas sum gradients: of those ``trained``, or of ``all``, of which the
+            optimizer steps those trained. Where gradients pass, those of frozen weights are computed then; elsewhere
+            they are zeros.
     """
 
     name: str
@@ -177,9 +181,11 @@ class Component:
     half_kernels: tuple[tuple[Kernel, ...], ...] = ()
     cacheable: bool = True
     adapters: tuple[tuple[Kernel, ...], ...] = ()
+    gradients: str = GRADIENTS[0]
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
+        check_choice(owner, "gradients", self.gradients, GRADIENTS)
         check_fields(owner, self, frames=AT_LEAST_1, passes=AT_LEAST_1, self_conditioning=SHARE)
         check_distinct(owner, "tasks", self.tasks)
         for task in self.tasks:
@@ -262,6 +268,18 @@ class Component:
     def trained_parameters(self, first: int, end: int) -> int:
         """The parameters that have gradients in the layers from ``first`` to before ``end``."""
         return self._trained_before[end] - self._trained_before[first]
+
+    def summed_parameters(self, first: int, end: int) -> int:
+        """The parameters whose gradients replicas sum in these layers."""
+        if self.gradients == "all":
+            return sum(layer.parameters for layer in self.layers[first:end])
+        return self.trained_parameters(first, end)
+
+    @cached_property
+    def backwards(self) -> tuple[str, ...]:
+        """What each layer's backward computes, one of ``BACKWARDS``; ``full`` also of frozen weights' gradients."""
+        computed = {"input": "full"} if self.gradients == "all" else {}
+        return tuple(computed.get(layer.backward, layer.backward) for layer in self.layers)
 
     @cached_property
     def _trained_before(self) -> tuple[int, ...]:

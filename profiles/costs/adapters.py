@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from profiles.architectures.components import Component, Layer
+from profiles.architectures.components import GRADIENTS, Component, Layer
 from profiles.architectures.kernels import DISPATCH, Kernel
 from profiles.architectures.models import Model
 from profiles.checks import sum_in_order
@@ -60,7 +60,7 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
         _beside(layer, adapter, passed=index >= first)
         for index, (layer, adapter) in enumerate(zip(component.layers, adapters, strict=True))
     )
-    return replace(component, layers=tuple(layers), adapters=adapters, times=())
+    return replace(component, layers=tuple(layers), adapters=adapters, times=(), gradients=GRADIENTS[0])
 
 
 def _rank(component: Component) -> int:

@@ -75,7 +75,7 @@ class LayerTimes(ABC):
 
     def __init__(self, component: Component) -> None:
         self._component = component
-        self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
+        self._trained = np.array([of == "full" for of in component.backwards], dtype=float)
 
     @abstractmethod
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
@@ -131,9 +131,7 @@ class LumpedTimes(LayerTimes):
         self._products, self._memory = conv + matmul, memory * extent.bytes
         super().__init__(component)
         self._extent = extent
-        self._others_back, self._pairs_back = np.array(
-            [BACKWARD_WORK[layer.backward] for layer in component.layers]
-        ).T
+        self._others_back, self._pairs_back = np.array([BACKWARD_WORK[of] for of in component.backwards]).T
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer; launches do not grow with the batch."""

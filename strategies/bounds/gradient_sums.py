@@ -50,9 +50,9 @@ def sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[flo
 def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduction]:
     """The sums of gradients of all trained stages, stages of equal layers together."""
     for numbers in layout.twins:
-        if trained := layout.trained_parameters[numbers[0]]:
+        if layout.summed_parameters[numbers[0]]:
             positions = tuple([layout.stages[number].position for number in numbers])
-            update = layout.update(trained, positions)
+            update = layout.update(numbers[0], positions)
             release_s = max([complete_s[number] for number in numbers]) + update.fixed_s
             yield _Reduction(release_s, positions, update)
 

@@ -59,7 +59,7 @@ def _steps_s(layout: Layout) -> list[float]:
     for twins in layout.twins:
         positions = tuple(sorted(layout.stages[number].position for number in twins))
         for number in twins:
-            update = layout.update(layout.trained_parameters[number], positions)
+            update = layout.update(number, positions)
             seconds[number] = update.reduce_s + update.step_s + update.gathered_s
     return seconds
 

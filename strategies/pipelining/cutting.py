@@ -119,22 +119,22 @@ def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> 
     def make() -> tuple[FloatArray, FloatArray, BoolArray]:
         layers, cuts = component.layers, range(len(component.layers) - 1)
         return (
-            np.array([float(layer.trained_parameters) for layer in layers]),
+            np.array([float(layout.summed_of(component, i, i + 1)) for i in range(len(layers))]),
             np.array([component.cut_bytes(cut) for cut in cuts]),
             np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool),
         )
 
-    trained, sample_bytes, legal = layout.scenario.remember(("cuts", backbone), make)
+    summed, sample_bytes, legal = layout.scenario.remember(("cuts", backbone, layout.scatters), make)
     cut_bytes = sample_bytes * batch
     wire_s, delay_s = layout.slowest_hop
     gradient_bytes, law = layout.scenario.workload.recipe.gradient_bytes, layout.reduction()
-    stage_bytes = float(trained.sum()) * gradient_bytes / layout.shape.degree
+    stage_bytes = float(summed.sum()) * gradient_bytes / layout.shape.degree
     return ChainCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
         cut_backward_s=cut_bytes * wire_s + delay_s,
-        sync_s=trained * gradient_bytes * law.wire_s_per_byte,
+        sync_s=summed * gradient_bytes * law.wire_s_per_byte,
         sync_latency_s=law.time(stage_bytes).fixed_s,  # what no byte adds to, of a stage of mean size
         legal_cuts=legal if local_skips else None,
     )

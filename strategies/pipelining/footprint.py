@@ -202,7 +202,7 @@ def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
     beside = sum(layout.kept(n).locked for n in numbers) if layout.mesh.tensor > 1 else locked
     sizes = {
         "weights": None if masters else trained * recipe.weight_bytes,
-        "gradients": trained * recipe.gradient_bytes,
+        "gradients": sum(layout.summed_parameters[number] for number in numbers) * recipe.gradient_bytes,
         "optimizer": 0.0 if on_host else trained * recipe.optimizer_bytes,
         "frozen weights": (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES,
         BACKBONE: beside * FROZEN_WEIGHT_BYTES - _swapped_bytes(layout, stages) if adapted else None,

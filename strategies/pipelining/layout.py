@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from profiles.architectures.components import Component
+from profiles.architectures.components import GRADIENTS, Component
 from profiles.architectures.shares import ELEMENT_BYTES, Share
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -358,6 +358,35 @@ class Layout:
             return self.trained_parameters
         return [self.kept(unit).trained for unit in range(len(self.stages))]
 
+    @cached_property
+    def summed_parameters(self) -> Sequence[float]:
+        """Of each stage the parameters whose gradients replicas sum; tensor parallelism divides the trained ones.
+
+        A module of whole backbones holds the frozen components that have gradients, too: zeros, which come last.
+        """
+        of_stages = list[float](self.parameters)
+        for unit, stage in enumerate(self.stages):
+            component, layers = self.component(stage), (stage.first_layer, stage.last_layer + 1)
+            of_stages[unit] += self.summed_of(component, *layers) - self.trained_parameters[unit]
+            if self.in_units and unit == self.seats[unit].first and not self.scatters:
+                sources = self.scenario.model.inputs_of(stage.component)
+                inputs = [self.scenario.model.components[source] for source in sources]
+                frozen = (of for of in inputs if not of.trainable and of.gradients != GRADIENTS[0])
+                of_stages[unit] += sum(of.parameters for of in frozen)
+        return of_stages
+
+    def summed_of(self, component: Component, first: int, end: int) -> int:
+        """Return the parameters of some layers whose gradients are summed.
+
+        Scatters carry those that the optimizer holds. Source: DeepSpeed, zero/stage_1_and_2.py; Megatron Core.
+        """
+        return (component.trained_parameters if self.scatters else component.summed_parameters)(first, end)
+
+    @property
+    def scatters(self) -> bool:
+        """Whether replicas get parts of the sums of gradients."""
+        return self.shape.sharded or self.mesh.parts > 1
+
     def kept(self, unit: int) -> Kept:
         """Return the parameters that tensor parallelism leaves each GPU of a unit."""
         of, tensor = self.stages[unit], self.mesh.tensor
@@ -395,17 +424,18 @@ class Layout:
         route = self.network.collective(what.collective(size_bytes, (), 0, calls))
         return route.wire_s + route.fixed_s
 
-    def update(self, trained: int, positions: tuple[int, ...]) -> Update:
-        """Return the update of stages with the same trained parameters, on these positions."""
+    def update(self, stage: int, positions: tuple[int, ...]) -> Update:
+        """Return the update of a stage, and of those with the same layers, on these positions."""
         where = positions if len(positions) > 1 else (0,)  # one is like another
-        key = ("update", trained, where, self.placement, self.shape.sharded)
-        return self.scenario.remember(key, lambda: self._update(trained, where))
+        trained, summed = self.trained_parameters[stage], self.summed_parameters[stage]
+        key = ("update", trained, summed, where, self.placement, self.shape.sharded)
+        return self.scenario.remember(key, lambda: self._update(trained, summed, where))
 
-    def _update(self, trained: int, positions: tuple[int, ...]) -> Update:
+    def _update(self, trained: int, summed: float, positions: tuple[int, ...]) -> Update:
         recipe, step_s, gathered_s = self.scenario.workload.recipe, self.step_s(trained), 0.0
-        if not trained:
+        if not summed:
             return Update(0.0, 0.0, 0.0, 0.0, step_s, gathered_s)
-        time = self.reduction(positions).time(trained * recipe.gradient_bytes)
+        time = self.reduction(positions).time(summed * recipe.gradient_bytes)
         if self.shape.sharded:
             gathered_s = float(self.law(GATHER, (0,)).time(trained * recipe.weight_bytes).total_s)
         return Update(time.fixed_s, time.wire_s, time.node_port_s, time.total_s, step_s, gathered_s)

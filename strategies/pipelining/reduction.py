@@ -26,7 +26,7 @@ def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
 
 def reduce_and_step(builder: PipelineBuilder) -> None:
     """Add the gradient reductions of all stages, in the order in which they can start, and the optimizer steps."""
-    twins = [stages for stages in builder.layout.twins if builder.layout.trained_parameters[stages[0]]]
+    twins = [stages for stages in builder.layout.twins if builder.layout.summed_parameters[stages[0]]]
     lasts = {stage: _last_backward(builder, stage) for stages in twins for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
     steps: list[tuple[int, Draft]] = []
@@ -81,7 +81,7 @@ def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int])
     ready = [builder.tensor("gradients", stage, 0, 0.0) for stage in stages]
     for stage, tensor in zip(stages, ready, strict=True):
         builder.rows[builder.stages[stage].position].draft(lasts[stage]).writes.append(tensor)
-    size = builder.layout.trained_parameters[stages[0]] * builder.scenario.workload.recipe.gradient_bytes
+    size = builder.layout.summed_parameters[stages[0]] * builder.scenario.workload.recipe.gradient_bytes
     done, operation = (
         builder.tensor("reduced", stages[0], 0, 0.0),
         SCATTER if builder.shape.sharded else REDUCE,

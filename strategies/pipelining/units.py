@@ -28,7 +28,7 @@ from strategies.pipelining.mesh import GATHER, REDUCE, REPLICAS, SCATTER, SHARDS
 from strategies.pipelining.reduction import gathered_weights, placed_step
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
-from strategies.plans.plan import Collective, Stage
+from strategies.plans.plan import Collective
 
 DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
@@ -63,14 +63,14 @@ class Exchange(NamedTuple):
 
     def pieces(self, layout: Layout, unit: int) -> list[tuple[float, float]]:
         """Return the pieces in which the gradients of a unit are summed: seconds into its backward, and parameters."""
-        stage, parameters, mesh = layout.stages[unit], layout.parameters[unit], layout.mesh
+        stage, parameters, mesh = layout.stages[unit], layout.summed_parameters[unit], layout.mesh
         scatters_nothing = self.gathers and not self.sweeps  # DeepSpeed does
         if mesh.parts * mesh.replicas == 1 or not (parameters or scatters_nothing):
             return []
         if self.gathers or not self.overlap:
             return [(stage.backward_s, parameters)]
         alike = ("buckets", stage.component, self.bucket_bytes)
-        return layout.remember(alike, lambda: buckets_of(layout, stage, self.bucket_bytes))
+        return layout.remember(alike, lambda: buckets_of(layout, unit, self.bucket_bytes))
 
     def summing(self, mesh: Mesh) -> list[Collected]:
         """Return the collectives that sum a piece of gradients, one after the other: the second sums parts."""
@@ -80,18 +80,19 @@ class Exchange(NamedTuple):
         return steps + ([Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else [])
 
 
-def buckets_of(layout: Layout, stage: Stage, bucket_bytes: float) -> list[tuple[float, float]]:
+def buckets_of(layout: Layout, unit: int, bucket_bytes: float) -> list[tuple[float, float]]:
     """Seconds into a backward, and parameters, of each gradient bucket, in the order they are ready."""
-    layers, gradient_bytes = layout.component(stage).layers, layout.scenario.workload.recipe.gradient_bytes
+    stage, gradient_bytes = layout.stages[unit], layout.scenario.workload.recipe.gradient_bytes
+    component, left = layout.component(stage), layout.summed_parameters[unit]
     _, backward_s = layout.layer_times(stage.component)
     buckets, elapsed_s, held = list[tuple[float, float]](), 0.0, 0
     for index in range(stage.last_layer, stage.first_layer - 1, -1):
         elapsed_s += float(backward_s[index])
-        held += layers[index].trained_parameters
+        held += layout.summed_of(component, index, index + 1)
         if held * gradient_bytes >= bucket_bytes:
             buckets.append((min(elapsed_s, stage.backward_s), held))
-            held = 0
-    return buckets + ([(stage.backward_s, held)] if held else [])
+            left, held = left - held, 0
+    return buckets + ([(stage.backward_s, left)] if left else [])
 
 
 class UnitPass(NamedTuple):

@@ -11,17 +11,13 @@ section V-B; PipeFusion (arXiv 2405.14430v1), section 3.3.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
-from profiles.architectures.components import Component, MeasuredTime
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
 from profiles.checks import sum_in_order
-from profiles.costs.layers import ComponentCosts
-from profiles.software.stacks import load_stack
 from sim.explore.points import find_points
 from sim.outcomes.runs import bound, run_point
 from sim.replay.engine import simulate
@@ -35,16 +31,14 @@ from strategies.strategy import Strategy
 from validate.points import best, cluster_of, fastest, model_of, replayed, sampler, sampling, scenario, train
 from validate.published.records import Record, published, the_published
 
-CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
+CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet-cldm")
 """Both readings of ControlNet's frozen part (see their model files), that of Table 1 first."""
 READINGS: Final = {"sd21": ("sd21",), "controlnet": CONTROLNETS}
-CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}
+CONDITIONED: Final = {"sd21": 0.5, **dict.fromkeys(CONTROLNETS, 0.5)}
 """Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
 (2022). Their own recipes train without."""
 STACK: Final = "eager-2023"
 """DiffusionPipe's stack: mixed precision of early 2023."""
-BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Local batches at which layers are timed; between them times are interpolated."""
 RECIPES: Final = {"fp32": "mixed", "fp16": "mixed-fp16-gradient"}
 """Memory recipes by the precision of their gradients."""
 LOCAL_BATCH: Final = 8
@@ -65,29 +59,6 @@ def on_p4de(
 ) -> Scenario:
     """A scenario of DiffusionPipe's machines and stack."""
     return scenario(model, "p4de", num_gpus, batch_size, stack=STACK, **options)
-
-
-def with_all_gradients(name: str, cluster: str = "p4de") -> Model:
-    """A model in which all parameters of backbones, also of locked layers, have gradients to reduce and step.
-
-    The layers take as long as before: computing the weight gradients of locked layers is left out.
-    """
-    device = cluster_of(cluster).device
-
-    def train_all(component: Component) -> Component:
-        if not component.trainable:
-            return component
-        costs = ComponentCosts(component, device, stack=load_stack(STACK))
-        times = tuple(
-            MeasuredTime(layer, batch, *map(float, pair))
-            for batch in BATCHES
-            for layer, pair in enumerate(zip(costs.forward_s(batch), costs.backward_s(batch), strict=True))
-        )
-        layers = tuple(replace(layer, backward="full") for layer in component.layers)
-        return replace(component, layers=layers, times=((device.name, times),))
-
-    model = model_of(name)
-    return replace(model, components=tuple(map(train_all, model.components)))
 
 
 def frozen_ratios() -> Iterator[Record]:
@@ -118,17 +89,10 @@ def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> flo
 
 def synchronisation_shares() -> Iterator[Record]:
     """Table 2."""
-    cases: dict[str, dict[str, str | Model]] = {
-        "sd21": {"sd21": "sd21"},
-        "controlnet": {
-            **{f"{name}, copy alone": name for name in CONTROLNETS},
-            "controlnet-hint-vae, locked U-Net too": with_all_gradients(CONTROLNETS[0]),
-        },
-    }
     for row in published("Table 2"):
-        for name, model in cases[row.model].items():
+        for name in READINGS[row.model]:
             for gradients, recipe in RECIPES.items():
-                share = synchronisation_share(model, row.num_gpus or 1, recipe)
+                share = synchronisation_share(name, row.num_gpus or 1, recipe)
                 yield Record.of(row, share, f"{name}; {gradients} gradients")
 
 
@@ -215,7 +179,6 @@ def eight_nodes() -> Iterator[Record]:
     """Section 6.1 on 64 GPUs: ControlNet, batch 2048."""
     hint, plain = CONTROLNETS
     yield from speed_ups(hint, hint, 64, 2048, tuple(DRAWS))
-    yield from speed_ups(f"{hint}, all gradients", with_all_gradients(hint), 64, 2048)
     yield from speed_ups(plain, plain, 64, 2048)
 
 

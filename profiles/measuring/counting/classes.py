@@ -170,8 +170,7 @@ class Call:
         call = replace(self, height=height, width=width)
         sample = {name: call._argument(form) for name, form in self.recipe.arguments.items()}
         sample = {name: argument for name, argument in sample.items() if argument is not None}
-        outside = self.network.kind is ControlledUNet and not self.network.config["holds_encoder"]
-        return sample | (handed_over(sample) if outside else {})
+        return sample | (handed_over(sample) if self.network.kind is ControlledUNet else {})
 
     def _size(self, dimension: Any) -> int:  # noqa: ANN401  of classes.toml
         """Return a dimension: a number, a size of the sample, or what stands under a key, of a list its length."""

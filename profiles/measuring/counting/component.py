@@ -99,7 +99,7 @@ def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = 
     """Build a component on a device, its weights of one precision."""
     with torch.device(device):
         module = spec.build().eval().requires_grad_(spec.trainable)
-    for path in spec.locked:
+    for path in spec.locked if spec.gradients == "trained" else ():
         module.get_submodule(path).requires_grad_(False)
     nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
     return module
@@ -118,7 +118,8 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
     text_tokens = max(attended(trace) - image_tokens, 0)
     ends = [layer.end for layer in spec.layers]
     inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
-    tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs)
+    locked = [of for path in spec.locked for of in trace.module.get_submodule(path).parameters()]
+    tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs, locked)
     exchanges = exchanges_of(trace, ends, spec.sums, image_tokens, text_tokens) if spec.sums else ()
     known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
     latents = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])

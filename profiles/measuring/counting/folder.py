@@ -23,7 +23,7 @@ from profiles.architectures.component_files import (
     KERNELS,
     LAYER_COLUMNS,
 )
-from profiles.architectures.components import TASKS
+from profiles.architectures.components import GRADIENTS, TASKS
 from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
@@ -162,6 +162,8 @@ def _component(count: ComponentCount) -> dict[str, object]:
         )
     if not spec.cacheable:
         values["cacheable"] = False
+    if spec.gradients != GRADIENTS[0]:
+        values["gradients"] = spec.gradients
     if spec.self_conditioning:
         values["self_conditioning"] = spec.self_conditioning
     return values

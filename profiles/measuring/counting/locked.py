@@ -31,6 +31,8 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
     saved = [0] * len(count.layers)
     for known in count.traces:
         module = deepcopy(known.module)
+        for path in count.spec.locked:
+            module.get_submodule(path).requires_grad_(False)
         _adapt(module)
         trace = record(module, known.sample, grad=True)
         for layer, size in enumerate(_saved_by_layer(trace, count.ends)):

@@ -135,7 +135,7 @@ class LockedDecoder(nn.Module):
 
 
 class ControlledUNet(nn.Module):
-    """The trained copy and the locked decoder; the locked encoder between them unless it is a component of its own."""
+    """The trained copy and the locked decoder; the locked encoder is a component of its own."""
 
     ends: ClassVar = {
         **{f"copy.{block}": f"copy.controlnet_down_blocks.{i}" for i, block in enumerate(BLOCKS)},
@@ -143,10 +143,9 @@ class ControlledUNet(nn.Module):
     }
     """A block of the copy ends with the convolution that makes a residual of its output."""
 
-    def __init__(self, *, holds_encoder: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.copy = ControlNetModel(**plain("controlnet"))
-        self.encoder = LockedEncoder() if holds_encoder else None
         self.decoder = LockedDecoder()
 
     def forward(
@@ -156,25 +155,22 @@ class ControlledUNet(nn.Module):
         encoder_hidden_states: Tensor,
         hint: Tensor,
         *,
-        skips: list[Tensor] | None = None,
-        locked_time: Tensor | None = None,
+        skips: list[Tensor],
+        locked_time: Tensor,
     ) -> Tensor:
-        """The predicted noise; ``skips`` and ``locked_time`` are what a locked encoder outside hands over."""
+        """The predicted noise; ``skips`` and ``locked_time`` are what the locked encoder hands over."""
         copy, text = self.copy, encoder_hidden_states
         time = copy.time_embedding(copy.time_proj(timestep).to(sample.dtype))
         hidden = copy.conv_in(sample) + copy.controlnet_cond_embedding(hint)
         convolutions = [*copy.controlnet_down_blocks, copy.controlnet_mid_block]
         outputs = encode(copy, hidden, time, text)
         residuals = [convolution(output) for convolution, output in zip(convolutions, outputs, strict=True)]
-        if self.encoder is not None:
-            skips, locked_time = self.encoder(sample, timestep, text)
-        assert skips is not None
         noise: Tensor = self.decoder([*skips], residuals, locked_time, text)
         return noise
 
 
 def handed_over(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a locked encoder outside makes of the others."""
+    """Return the arguments that the locked encoder makes of the others."""
     with torch.device("meta"), torch.no_grad():
         skips, time = LockedEncoder()(**{key: of for key, of in sample.items() if key != "hint"})
     return {"skips": skips, "locked_time": time}

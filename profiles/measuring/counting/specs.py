@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from profiles.architectures.components import TASKS
+from profiles.architectures.components import GRADIENTS, TASKS
 
 LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,6 +54,7 @@ class ComponentSpec:
         self_conditioning: probability of the extra pass.
         cacheable: as ``profiles.architectures.components.Component.cacheable``.
         locked: submodules of a backbone that are not trained.
+        gradients: as ``profiles.architectures.components.Component.gradients``.
         reads: inputs by the argument that holds them, where it matters which layers read them.
         sums: regular expression of the submodules whose output tensor parallelism sums; empty where exchanges are not
             counted.
@@ -78,6 +79,7 @@ class ComponentSpec:
     self_conditioning: float = 0.0
     cacheable: bool = True
     locked: tuple[str, ...] = ()
+    gradients: str = GRADIENTS[0]
     reads: Mapping[str, str] = field(default_factory=dict)
     sums: str = ""
     tasks: tuple[str, ...] = TASKS

@@ -13,7 +13,7 @@ group norms are found by their operators, what tensor parallelism sums up by the
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ class Tally:
 
     Layers end at the return of the modules at ``ends``, whose first ``streams`` tensors are the hidden state (of the
     whole, the first of most dimensions); ``inputs`` are tensors by the component that wrote them: the layers that read
-    them are noted.
+    them are noted; ``locked`` are parameters that nothing trains, even if they have gradients.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Tally:
         ends: Sequence[str],
         streams: Sequence[int],
         inputs: Mapping[str, Sequence[Tensor]],
+        locked: Iterable[Tensor] = (),
     ) -> None:
         self.skips: list[tuple[int, int]] = []
         self.reads: Counter[tuple[str, int]] = Counter()
@@ -90,6 +91,7 @@ class Tally:
         self._backward = [False] * len(ends)
         self._inputs = {storage(t): (name, t) for name, some in inputs.items() for t in some}
         self._read: set[tuple[int, int]] = set()
+        self._locked = set(map(storage, locked))
         self._outputs: dict[int, int] = {}
         parameters = {storage(p): p for p in trace.module.parameters()}
         self._unread, self._saved = dict(parameters), set(parameters)
@@ -125,9 +127,11 @@ class Tally:
         self._backward[layer] = any(tensor.requires_grad for tensor in hidden[:1])
 
     def _count_parameters(self, layer: int, storages: Sequence[int]) -> None:
-        for parameter in (self._unread.pop(one) for one in storages if one in self._unread):
+        for one in (one for one in storages if one in self._unread):
+            parameter = self._unread.pop(one)
+            trained = parameter.requires_grad and one not in self._locked
             self._sums[layer]["parameters"] += parameter.numel()
-            self._sums[layer]["trained"] += parameter.numel() * parameter.requires_grad
+            self._sums[layer]["trained"] += parameter.numel() * trained
 
     def _follow(self, ran: Ran, layer: int) -> None:
         """Note the skips and the outputs of other components that an operator reads."""
