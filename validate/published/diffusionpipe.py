@@ -28,7 +28,7 @@ from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
-from validate.points import best, cluster_of, fastest, model_of, replayed, sampler, sampling, scenario, train
+from validate.points import best, fastest, replayed, sampler, sampling, scenario, train
 from validate.published.records import Record, published, the_published
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet-cldm")
