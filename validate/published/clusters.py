@@ -5,8 +5,8 @@ in its first benchmark, whose encoders run under autocast (the later code encode
 NVIDIA's code packs queries, keys and values for FlashAttention, and since 2024 may call Transformer Engine's attention
 instead (NeMo 1.23.0 and 2.0.0, attention.py), which MLPerf 4.1 is assumed to do; channels-last brings apex's group
 norm, in half precision. NeMo's ControlNet, which is cldm's, encodes images under autocast. A run "in view" was known
-while stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
-stacks: the geometric mean of ``shared_rate``. Attention's share is set by one-GPU latencies that are mostly
+while stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach
+on all stacks: the geometric mean of ``shared_rate``. Attention's share is set by one-GPU latencies that are mostly
 attention (``anchors``).
 """
 
