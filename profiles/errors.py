@@ -8,7 +8,7 @@ plan can never be carried out. Readers and checks of what a user gave raise Inpu
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from warnings import warn
 
 LONGEST: Final = 80
@@ -56,6 +56,11 @@ def in_flags(message: str) -> str:
 def flag_of(name: str) -> str:
     """Return the flag of a parameter."""
     return "--" + name.replace("_", "-")
+
+
+def flag_value(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as its flag would take it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else value
 
 
 class DiffusimWarning(UserWarning):

@@ -286,9 +286,7 @@ def start_sweep(
         held=request.parameters,
         runtime=runtime,
     )
-    started.points = find_points(scenario, request.names, request.parameters)
-    if runtime is not None:
-        started.points = within(runtime, started.points, scenario)
+    started.points = within(runtime, find_points(scenario, request.names, request.parameters), scenario)
     return started
 
 

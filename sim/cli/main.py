@@ -189,7 +189,3 @@ def _examples(name: str, flags: Collection[str] | None = None) -> str:
         if flags is None or {word for word in line.split() if word.startswith("--")} <= {*flags}
     ]
     return "\n  ".join(("examples:", *chosen))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

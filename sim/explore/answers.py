@@ -79,22 +79,17 @@ def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario
     return kind, {candidate: ANSWERS[kind](candidate, scenario) for candidate in candidates}
 
 
-def take_bounds(point: Point, bounds: Answer, memory_bytes: float | None) -> None:
-    """Note what a point cannot undercut; it is infeasible if it lacks memory whatever its order."""
-    if isinstance(bounds, InfeasibleError):
-        point.reason, point.kind = str(bounds), bounds.kind
-    elif isinstance(bounds, Bounds):
-        point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
-        if memory_bytes is not None and bounds.least_memory_bytes > memory_bytes:
-            point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
-            point.kind = OUT_OF_MEMORY
-
-
-def take_outcome(point: Point, outcome: Answer) -> None:
-    """Note what the simulation of a point gave."""
-    if isinstance(outcome, InfeasibleError):
-        point.reason, point.kind = str(outcome), outcome.kind
-    elif isinstance(outcome, Result):
-        point.result = outcome
-        if outcome.missing_memory:
-            point.reason, point.kind = outcome.missing_memory, OUT_OF_MEMORY
+def take_answer(point: Point, answer: Answer, memory_bytes: float | None) -> None:
+    """Note what a point cannot undercut, or what its simulation gave; it is infeasible if it lacks memory."""
+    match answer:
+        case InfeasibleError():
+            point.reason, point.kind = str(answer), answer.kind
+        case Bounds():
+            point.bound_s, point.least_memory_bytes = answer.bound_s, answer.least_memory_bytes
+            if memory_bytes is not None and answer.least_memory_bytes > memory_bytes:
+                point.reason = missing_memory(answer.least_memory_bytes, memory_bytes, at_least=True)
+                point.kind = OUT_OF_MEMORY
+        case Result():
+            point.result = answer
+            if answer.missing_memory:
+                point.reason, point.kind = answer.missing_memory, OUT_OF_MEMORY

@@ -149,14 +149,16 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
     return runtime
 
 
-def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Point]:
-    """Return the points that a runtime runs; of each strategy that has none, one that says why.
+def within(name: str | None, points: Sequence[Point], scenario: AnyScenario) -> list[Point]:
+    """Return the points that a runtime runs, all without one; of each strategy that has none, one that says why.
 
     Where only parameters beside degrees break a rule, they are set to what it allows.
 
     Raises:
         InputError: there is no such runtime, it is of the other task, or does not know the model.
     """
+    if name is None:
+        return list(points)
     runtime = runtime_for(name, scenario)
     kept: dict[object, Point] = {}
     refused: dict[str, Point] = {}
@@ -181,7 +183,7 @@ def kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
     if not changes:
         return point
     strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var,assignment]
-    return Point(strategy, point.name, num_gpus=point.num_gpus, checkpointing=point.checkpointing)
+    return point.candidate(scenario)._replace(strategy=strategy).point()
 
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from math import inf, prod
 from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError, InputError
+from sim.inputs.scenarios import fields_of
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import completed
@@ -37,6 +37,11 @@ class Candidate(NamedTuple):
         if self.checkpointing is None or not isinstance(there, Scenario):
             return there
         return there.with_options(checkpointing=self.checkpointing)
+
+    def point(self) -> "Point":
+        """The point, of which nothing is known yet."""
+        name = self.strategy.name
+        return Point(self.strategy, name, num_gpus=self.num_gpus, checkpointing=self.checkpointing)
 
 
 @dataclass(slots=True)
@@ -150,21 +155,20 @@ def find_points(
     classes = [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
     fixed = fixed or {}
     for key in fixed:
-        if not any(key in {f.name for f in fields(cls)} for cls in classes):
+        if key not in fields_of(classes):
             raise InputError(f"no strategy of this sweep has the parameter `{key}`")
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:
-        make = partial(Point, name=cls.name)
         try:
             kept = _keep(_candidates(cls, scenario), fixed)
             candidates = dict.fromkeys(one._replace(strategy=completed(one.strategy)) for one in kept)
-            points += [make(one.strategy, num_gpus=one.num_gpus) for one in candidates]
+            points += [one.point() for one in candidates]
         except InfeasibleError as error:
-            points.append(make(None, reason=str(error), kind=error.kind))
+            points.append(Point(None, cls.name, reason=str(error), kind=error.kind))
         except InputError as error:
             refused.append(error)
-            points.append(make(None, reason=str(error), kind=REFUSED))
+            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED))
     having = any(hasattr(point.strategy, key) for point in points for key in fixed)
     if refused and not having:
         raise refused[0]

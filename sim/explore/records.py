@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.errors import InputError, counted, shown
+from profiles.errors import InputError, counted, flag_value, shown
 from profiles.files import Row, read_json, read_text
 from sim.explore.answers import Bounds
 from sim.explore.store import StoreFile
@@ -160,7 +160,7 @@ class _Line(Row):
 
 def cell(value: object) -> str:
     """A value as a file of rows holds it; a column with gaps gives integers back as floats."""
-    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = str(flag_value(value))
     return text.removesuffix(".0") if WHOLE.fullmatch(text) else text
 
 

@@ -10,6 +10,7 @@ from profiles.errors import DiffusimError, InfeasibleError, InputError
 from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
+from sim.inputs.scenarios import fields_of
 from sim.outcomes.results import missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
 from strategies.pipelining.stages import divisors
@@ -152,16 +153,12 @@ def _changed(question: Question, change: Change) -> Question | None:
     )
 
 
-def _known(name: str) -> set[str]:
-    """The names of a strategy's parameters."""
-    cls: Any = class_of(name)
-    return {item.name for item in fields(cls)}
-
-
 def _parameters(question: Question) -> Iterator[Change]:
     """Yield other values of the fixed parameters; of one point more micro-batches, too."""
     for name in dict.fromkeys([*question.parameters, *(["micro_batches"] if question.single else [])]):
-        owner = next((strategy for strategy in question.names if name in _known(strategy)), None)
+        owner = next(
+            (strategy for strategy in question.names if name in fields_of([class_of(strategy)])), None
+        )
         for value in () if owner is None else _values(question, owner, name):
             yield Change((name,), {}, owner, {name: value})
 
@@ -184,7 +181,7 @@ def _strategies(question: Question) -> list[Change]:
     """Return the other strategies that need least memory, without the parameters that they do not have."""
     needs: list[tuple[float, Change]] = []
     for name, cls in strategies_of(question.scenario.task).items():
-        dropped = tuple(key for key in question.parameters if key not in _known(name))
+        dropped = tuple(key for key in question.parameters if key not in fields_of([cls]))
         change = Change(("strategy",), strategy=name, dropped=dropped)
         changed = _changed(question, change)
         if changed is not None and name not in question.names and is_seamless(cls):
@@ -243,14 +240,15 @@ def _points(question: Question) -> list[Candidate]:
     gpus = question.scenario.workload.num_gpus
     candidates: list[Candidate] = []
     for name in question.names:
-        held = {key: value for key, value in question.parameters.items() if key in _known(name)}
+        held = {
+            key: value for key, value in question.parameters.items() if key in fields_of([class_of(name)])
+        }
         try:
             if question.single:
                 candidates.append(Candidate(make(name, held), gpus))
                 continue
             points = find_points(question.scenario, [name], held)
-            if question.runtime is not None:
-                points = within(question.runtime, points, question.scenario)
+            points = within(question.runtime, points, question.scenario)
         except InputError:  # a value is not valid for this strategy
             continue
         every = [

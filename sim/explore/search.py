@@ -30,8 +30,7 @@ from sim.explore.answers import (
     Answer,
     Answers,
     answer_all,
-    take_bounds,
-    take_outcome,
+    take_answer,
 )
 from sim.explore.legality import refusal
 from sim.explore.points import Candidate, Point, groups
@@ -104,7 +103,7 @@ def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) ->
     done = 0
     for candidate, bounds in cache.bounds(each):
         for point in same[candidate]:
-            take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
+            take_answer(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
             report("bounding", done, sum(map(len, shared)))
 
@@ -134,7 +133,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             if (bounds := cache.known.get((ORDER, candidate))) is None:
                 yield ORDER, candidate
                 continue
-            take_bounds(ordered := replace(point), bounds, memory_bytes)
+            take_answer(ordered := replace(point), bounds, memory_bytes)
             if matters(ordered):
                 yield REPLAY, candidate
 
@@ -147,11 +146,11 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             continue
         candidate = point.candidate(sweep.scenario)
         if not point.ordered:
-            take_bounds(point, cache.answer((ORDER, candidate), ahead()), memory_bytes)
+            take_answer(point, cache.answer((ORDER, candidate), ahead()), memory_bytes)
             point.ordered = True
             insort(waiting, point, key=turn)
             continue
-        take_outcome(point, cache.answer((REPLAY, candidate), ahead()))
+        take_answer(point, cache.answer((REPLAY, candidate), ahead()), memory_bytes)
         known[point.recommended].add(point)
         led.add(point.name)
         waiting = sorted(filter(matters, waiting), key=turn)
@@ -175,17 +174,17 @@ def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
     def lack(points: Iterable[Point]) -> list[Point]:
         return [of for of in points if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None)]
 
-    known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
+    known = {of.candidate(sweep.scenario): of for of in tried}
     blocks = [of for of in known.values() if of.checkpointing == BLOCK]
     again = {BLOCK: lack(sweep.points)}
     if not by_memory and attends_in_one(sweep.scenario):
         again[SELECTIVE] = [of for of in blocks if of.kind is None]
-    fresh = [
-        Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
+    candidates = (
+        of.candidate(sweep.scenario)._replace(checkpointing=checkpointing)
         for checkpointing, points in again.items()
         for of in points
-        if (of.strategy, of.num_gpus, checkpointing) not in known
-    ]
+    )
+    fresh = [candidate.point() for candidate in candidates if candidate not in known]
     if sweep.runtime is None:
         return fresh
     runtime = find_runtime(sweep.runtime)

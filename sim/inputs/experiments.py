@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, flag_of, in_flags, shown
+from profiles.errors import InputError, flag_of, flag_value, in_flags, shown
 from profiles.files import read_text
 from profiles.parsing import parse_json, parse_toml
 from sim.inputs.scenarios import OPTION_NAMES, truths
@@ -149,6 +149,4 @@ class Experiment:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(flag_value(value))

@@ -47,7 +47,7 @@ def check_pixels(model: Model, width: int, height: int) -> None:
 
 
 def check_swept(scenario: AnyScenario) -> None:
-    """Refuse more GPUs than can be swept over in seconds, and those that no point can use.
+    """Refuse more GPUs or layers than can be swept over in seconds, and GPUs that no point can use.
 
     Raises:
         InputError: there are more, or one backbone would be trained on a part of a node beside whole ones.
@@ -57,7 +57,10 @@ def check_swept(scenario: AnyScenario) -> None:
         raise InputError(
             f"`gpus` is {gpus}, must be at most {MAX_SWEPT_GPUS} where degrees are looked for; run takes more"
         )
-    _check_backbones(scenario)
+    for backbone in (scenario.model.components[index] for index in scenario.model.backbones):
+        if (layers := len(backbone.layers)) > MAX_SWEPT_LAYERS:
+            rule = f"must have at most {MAX_SWEPT_LAYERS} where strategies are looked for; run takes more"
+            raise InputError(f"{scenario.model_name}: {backbone.name} has {layers} layers, {rule}")
     if scenario.task == "train" and scenario.workload.batch_size > MAX_SWEPT_SAMPLES * gpus:
         rule = f"must be at most {MAX_SWEPT_SAMPLES} for each of `gpus({gpus})` where micro-batches are looked for"
         raise InputError(f"`batch_size` is {scenario.workload.batch_size}, {rule}; run takes more")
@@ -66,14 +69,6 @@ def check_swept(scenario: AnyScenario) -> None:
         below = gpus // each * each
         rule = f"must be a multiple of the {each} of a node, such as {below} or {below + each}"
         raise InputError(f"`gpus` is {gpus}, {rule}: no point can use a part of one beside whole ones")
-
-
-def _check_backbones(scenario: AnyScenario) -> None:
-    """Refuse backbones of more layers than can be cut in every way in seconds."""
-    for backbone in (scenario.model.components[index] for index in scenario.model.backbones):
-        if (there := len(backbone.layers)) > MAX_SWEPT_LAYERS:
-            rule = f"must have at most {MAX_SWEPT_LAYERS} where strategies are looked for; run takes more"
-            raise InputError(f"{scenario.model_name}: {backbone.name} has {there} layers, {rule}")
 
 
 def check_passes(strategy: AnyStrategy, scenario: AnyScenario | None = None) -> None:

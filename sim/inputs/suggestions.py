@@ -7,7 +7,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, flag_value
 from sim.outcomes.runs import bound
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -54,4 +54,4 @@ def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> It
         if _bound_s(plain, scenario) < inf:
             strategy = plain
         else:
-            yield f"`{item.name}` {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+            yield f"`{item.name}` {flag_value(value)}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
-from sim.replay.metrics import bubbles, idle_s
+from sim.replay.metrics import bubble_ratio, bubbles
 from sim.replay.timelines import COLLECTIVE, collective_bars, compute_bars, memory_curves
 from strategies.plans.actions import Action, FrozenAction
 from strategies.plans.traces import Span, Trace
@@ -36,7 +36,8 @@ def write_chrome_trace(trace: Trace, path: Path) -> None:
             file.write('{"traceEvents":[')
             for number, event in enumerate(_events(trace)):  # one by one: all at once would take much memory
                 file.write("," * (number > 0) + _json(event))
-            file.write(f"],{_json(_rest(trace))[1:]}\n")
+            data = {"iteration_s": trace.end_s, "bubble_ratio": bubble_ratio(trace)}
+            file.write(f"],{_json({'displayTimeUnit': 'ms', 'otherData': data})[1:]}\n")
     except OSError as error:
         raise InputError(f"trace '{path}' cannot be written: {error.strerror or error}") from None
 
@@ -45,12 +46,6 @@ def _events(trace: Trace) -> Iterator[Event]:
     """Yield names, then the events, kind by kind; ops come before the arrows that touch them."""
     for events in (_names, _spans, _message_events, _memory_events):
         yield from events(trace)
-
-
-def _rest(trace: Trace) -> dict[str, Any]:
-    """Return the keys beside the events of a trace."""
-    ratio = max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0
-    return {"displayTimeUnit": "ms", "otherData": {"iteration_s": trace.end_s, "bubble_ratio": ratio}}
 
 
 def _json(value: Mapping[str, Any]) -> str:

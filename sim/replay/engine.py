@@ -260,12 +260,9 @@ class _Move:
         env = self._env
         if self._chunk < self._way.chunks:
             self._go_on_after(self._carry(env.now, env.peek()) - env.now)
-        else:
-            self._end(env.now)
-
-    def _end(self, now: float) -> None:
+            return
         for stream in self._streams:
-            stream.end(self._number, now)
+            stream.end(self._number, env.now)
         self._replay.end_collective(self._number, self._start)
 
     def _carry(self, now: float, following: float) -> float:

@@ -25,6 +25,11 @@ def idle_s(trace: Trace) -> float:
     return max(0.0, trace.end_s - busy_s(trace))  # a sum of spans may round up
 
 
+def bubble_ratio(trace: Trace) -> float:
+    """Return the share of the devices' time in which they are idle."""
+    return idle_s(trace) / trace.end_s if trace.end_s else 0.0
+
+
 def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
     """Return the mean over devices of the seconds in which one of some, or all, collectives runs, exposed or not."""
     spans: list[list[Span]] = [[] for _ in trace.plan.ops]

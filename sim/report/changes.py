@@ -188,18 +188,14 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
     again = [point.candidate(scenario) for point in points]
     if variation.recomputes:
         again = [candidate._replace(checkpointing=None) for candidate in again]
-    fresh = [
-        Point(of.strategy, of.strategy.name, num_gpus=of.num_gpus, checkpointing=of.checkpointing)
-        for of in dict.fromkeys(again)
-    ]
+    fresh = [candidate.point() for candidate in dict.fromkeys(again)]
     return replace(_swept_change(variation, replace(sweep, relief=()), fresh, points[0]), exact=False)
 
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
     """Return the change of an answer by sweeping over all points of the strategies again."""
     points = find_points(variation.scenario, names, sweep.held)
-    if sweep.runtime is not None:
-        points = within(sweep.runtime, points, variation.scenario)
+    points = within(sweep.runtime, points, variation.scenario)
     return _swept_change(variation, sweep, points, first)
 
 

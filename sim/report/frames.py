@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InputError
+from profiles.errors import InputError, flag_value
 from profiles.outputs import check_ending, whole_file
 from sim.explore.legality import NO_RUNTIME, starters
 from sim.explore.points import Point
@@ -123,8 +123,3 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
-
-
-def flag_value(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as its flag would take it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else value

@@ -6,14 +6,13 @@ from itertools import groupby
 from typing import Any, Final
 
 from profiles.costs.trust import Trust, trust_of
-from profiles.errors import counted, flag_of
+from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import runs_in
 from profiles.units import GB, GIB
 from sim.explore.legality import case_of
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
-from sim.report.frames import flag_value
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
 from strategies.strategy import AnyScenario, Sampler

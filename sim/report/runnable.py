@@ -61,22 +61,18 @@ def best_of_each(sweep: Sweep) -> dict[str, Point]:
     best: dict[str, Point] = {}
     known = [point for point in (*sweep.points, *sweep.left) if point.strategy is not None]
     plain = [point for point in known if point.checkpointing is None]
-    relieved = {
-        (of.strategy, of.num_gpus, of.checkpointing): of for of in known if of.checkpointing is not None
-    }
+    relieved = {of.candidate(sweep.scenario): of for of in known if of.checkpointing is not None}
     for runtime in all_runtimes().values():
         if runtime.task != sweep.scenario.task or runtime.unknown(sweep.scenario.model.name):
             continue
         always = always_recomputed(runtime.name) if sweep.relief else ""
-        points = [
-            replace(
-                relieved.get((of.strategy, of.num_gpus, always)) or _recomputing(of, always) if always else of
-            )
-            for of in plain
-        ]
+        points = plain
+        if always:
+            again = (of.candidate(sweep.scenario)._replace(checkpointing=always) for of in plain)
+            points = [relieved.get(of) or of.point() for of in again]
         there = [
             point
-            for point in within(runtime.name, points, sweep.scenario)
+            for point in within(runtime.name, list(map(replace, points)), sweep.scenario)
             if all(getattr(point.strategy, name, of) == of for name, of in sweep.held.items())
         ]
         there += [replace(of) for of in relieved.values() if not refusal(runtime, of, sweep.scenario)]
@@ -84,7 +80,3 @@ def best_of_each(sweep: Sweep) -> dict[str, Point]:
         if first := swept(within_it, there, sweep.scenario, sweep.objective).best_point():
             best[runtime.name] = first
     return best
-
-
-def _recomputing(point: Point, kind: str) -> Point:
-    return Point(point.strategy, point.name, num_gpus=point.num_gpus, checkpointing=kind)

@@ -17,7 +17,7 @@ from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay import timelines
-from sim.replay.metrics import idle_s
+from sim.replay.metrics import bubble_ratio
 from sim.replay.timelines import COLLECTIVE, FROZEN, Bar, CollectiveBar, MemoryCurve
 from sim.report.numbers import milliseconds
 from sim.report.plots import charts
@@ -122,7 +122,7 @@ def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
         idle=timelines.idle_spans(trace),
         collectives=timelines.collective_bars(trace),
         end_s=trace.end_s,
-        bubble_ratio=max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0,
+        bubble_ratio=bubble_ratio(trace),
         cross_iteration=trace.plan.cross_iteration,
     )
 
