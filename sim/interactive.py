@@ -7,11 +7,10 @@ from html import escape
 from typing import Any
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown
-from profiles.units import GIB
 from sim.api import run
 from sim.outcomes.results import Result
-from sim.report.numbers import milliseconds, sample_words
-from sim.report.plots.charts import speed
+from sim.report.blocks import Panel, html
+from sim.report.results import memory_words, speed_words
 from strategies.registry import class_of, strategy_named
 
 
@@ -135,19 +134,12 @@ def _dial(name: str, values: list[Any]) -> Any:  # noqa: ANN401
 
 def _table(result: Result, before: Result | None) -> str:
     """Return the numbers of a result as HTML, and how its time compares with that of the turn before."""
-    took_s, memory_bytes = result.expected.duration_s, result.memory_bytes
-    time = f"{milliseconds(took_s)}, likely {milliseconds(result.low_s)} to {milliseconds(result.high_s)}"
-    time += (
-        f", {took_s / before.expected.duration_s - 1:+.1%} by this turn".replace("%", " %") if before else ""
-    )
-    memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
-    memory += "" if memory_bytes is None else f" of {memory_bytes / GIB:.0f} GiB"
-    lines = {
-        "": result.title,
-        "time": time,
-        "bubble ratio": f"{100 * result.bubble_ratio:.1f} %",
-        "speed": speed(result.samples_per_s, sample_words(result)[1]),
-        "memory": memory if result.fits_memory else f"{memory}: does not fit",
-    }
-    rows = (f"<tr><td><b>{escape(name)}</b></td><td>{escape(text)}</td></tr>" for name, text in lines.items())
-    return f"<table>{''.join(rows)}</table>"
+    lines = [
+        ("speed", speed_words(result)),
+        ("bubble ratio", f"{100 * result.bubble_ratio:.1f} %"),
+        ("memory", memory_words(result)),
+    ]
+    if before is not None:
+        more = 100 * (result.expected.duration_s / before.expected.duration_s - 1)
+        lines.insert(1, ("time", f"{more:+.1f} % by this turn"))
+    return html(Panel(result.title, lines))

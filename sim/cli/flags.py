@@ -28,6 +28,10 @@ WHAT_IF_HELP: Final = {
     "device": "a device's name, or a device file, in place of the cluster's",
     "memory": "of each device, such as 40GiB",
 }
+MEASURED_RUN_HELP: Final = (
+    "a run that was measured: its flags and number as TOML or JSON, or its result by `sim run --measured ... --json`;"
+    " compute is scaled to it"
+)
 SHARED: Final = ("frames", "offload")
 """Options of both tasks, which stand with the scenario."""
 PARAMETER: Final = "parameter_"
@@ -83,7 +87,7 @@ def strategies_in(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def add_question(
     parser: argparse.ArgumentParser, words: Sequence[str], measured: str = "", *, sweeps: bool = False
 ) -> None:
-    """Add the flags of a question.
+    """Add the flags of a question; those of other tasks are hidden, and parsed so that they can be refused.
 
     Args:
         parser: gets the flags.
@@ -92,67 +96,46 @@ def add_question(
         sweeps: whether strategies are searched, and over several numbers of GPUs.
     """
     names, tasks = strategies_in(words)
-    add_scenario(parser, tasks, measured, sweeps=sweeps)
-    every = [name for name in every_strategy() if task_of(name) in tasks] if sweeps else []
-    add_parameters(parser, names or every)
     parser.set_defaults(named=names)
-
-
-def add_scenario(
-    parser: argparse.ArgumentParser,
-    tasks: Sequence[str],
-    measured: str = "",
-    *,
-    sweeps: bool = False,
-) -> None:
-    """Add the flags of a scenario; those of other tasks are hidden, and parsed so that they can be refused.
-
-    Args:
-        parser: gets the flags.
-        tasks: those whose flags are shown.
-        measured: whose number ``--measured`` gives; empty where compute is not scaled, and no model is needed.
-        sweeps: whether it takes several numbers of GPUs, and no strategy must be named.
-    """
     add = parser.add_argument_group("scenario").add_argument
     add("--model", required=bool(measured), help="a model's name, or a model folder")
-    words = "a cluster's name, or a cluster file"
-    add("--cluster", default=DEFAULT_CLUSTER, help=f"{words} (default: {DEFAULT_CLUSTER})")
-    words = "a software stack's name, or a stack file"
-    add("--stack", default=DEFAULT_STACK, help=f"{words} (default: {DEFAULT_STACK})")
-    words = "GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before"
-    default = "one node; of single: 1" if "sample" in tasks else "one node"
+    where = f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})"
+    add("--cluster", default=DEFAULT_CLUSTER, help=where)
+    software = f"a software stack's name, or a stack file (default: {DEFAULT_STACK})"
+    add("--stack", default=DEFAULT_STACK, help=software)
     several: Any = {"metavar": "GPUS"} if sweeps else {"type": integer}
-    add("--gpus", help=f"{words if sweeps else 'GPUs in all'} (default: {default})", **several)
+    gpus = ", or several: 1,2,4 or 8-64, of which each doubles the one before" if sweeps else ""
+    default = "one node; of single: 1" if "sample" in tasks else "one node"
+    add("--gpus", help=f"GPUs in all{gpus} (default: {default})", **several)
     add("--batch-size", type=integer, help="; or ".join(TASKS[task].batch for task in tasks))
     absent: Any = {"default": argparse.SUPPRESS}
-    words = "1024, or 1280x1920: width x height (default: the model's reference)"
-    add("--resolution", metavar="PIXELS", help=words, **absent)
+    pixels = "1024, or 1280x1920: width x height (default: the model's reference)"
+    add("--resolution", metavar="PIXELS", help=pixels, **absent)
     for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:
             add(flag_of(item.name), **_settings(item))
     if measured:
-        words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
-        add("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
-        words = "a run that was measured: its flags and number as TOML or JSON, or its result by"
-        words += " `sim run --measured ... --json`; compute is scaled to it"
-        add("--measured-run", metavar="FILE", help=words)
-        words = f"keep to what one runs: {', '.join(runtime_names())}"
-        add("--runtime", metavar="NAME", help=words)
+        number = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
+        add("--measured", metavar="NAME=NUMBER", help=f"{number}: compute is scaled to it")
+        add("--measured-run", metavar="FILE", help=MEASURED_RUN_HELP)
+        add("--runtime", metavar="NAME", help=f"keep to what one runs: {', '.join(runtime_names())}")
     add("--strategy", required=not sweeps, help="one of `sim strategies`")
-    words = (
+    experiment = (
         "flags as keys, in TOML, or a result in JSON; those given beside it go before; - is standard input"
     )
-    add("--experiment", metavar="FILE", help=words)
+    add("--experiment", metavar="FILE", help=experiment)
     add = parser.add_argument_group("what if").add_argument
-    for name, words in WHAT_IF_HELP.items():
+    for name, what in WHAT_IF_HELP.items():
         how: Any = {"action": "append", "metavar": "NAME=CHANGE"} if name == "link" else {}
-        add(f"--{name}", help=words, **how, **absent)
+        add(f"--{name}", help=what, **how, **absent)
     for task in TASKS.values():
         add = parser.add_argument_group(task.noun).add_argument
         for item in options_of(task.workload):
             if item.name not in SHARED:
                 hidden = {} if task.name in tasks else {"help": argparse.SUPPRESS}
                 add(flag_of(item.name), **_settings(item, sweeps, bool(measured)) | hidden)
+    every = [name for name in every_strategy() if task_of(name) in tasks] if sweeps else []
+    add_parameters(parser, names or every)
 
 
 def _settings(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> dict[str, Any]:

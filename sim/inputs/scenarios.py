@@ -121,7 +121,10 @@ def find_task(request: Request) -> str:
     else:
         why = _sampling_flag(request)
         task, owner = ("sample", f"{why} of sampling") if why else ("train", "")
-    _check_options(request.options, task, owner)
+    for other in TASKS.values():
+        for name in other.options:
+            if name in request.options and name not in TASKS[task].options:
+                raise InputError(f"`{name}` is of {other.noun}, {owner}")
     return task
 
 
@@ -164,14 +167,6 @@ def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
     """Return the names of the parameters of strategies that are a choice of the words true and false."""
     parameters = (item for cls in classes for item in fields(cls))  # type: ignore[arg-type]
     return {item.name for item in parameters if set(item.metadata.get("choices", ())) == {"true", "false"}}
-
-
-def _check_options(options: Mapping[str, Any], task: str, owner: str) -> None:
-    """Refuse options of the other task."""
-    for other in TASKS.values():
-        for name in other.options:
-            if name in options and name not in TASKS[task].options:
-                raise InputError(f"`{name}` is of {other.noun}, {owner}")
 
 
 def check_known(request: Request, arguments: Sequence[str] = ()) -> None:

@@ -157,12 +157,7 @@ def uncertainty_of(
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
     """Return the parameters of a strategy by name."""
-    return {name: getattr(strategy, name) for name in _parameter_names(type(strategy))}
-
-
-@cache
-def _parameter_names(cls: type[AnyStrategy]) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(cls))  # type: ignore[arg-type]
+    return {item.name: getattr(strategy, item.name) for item in fields(strategy)}  # type: ignore[arg-type]
 
 
 def _of_job(parts: Sequence[Part]) -> Measures:

@@ -45,13 +45,13 @@ def panel_of(result: Result) -> Panel:
 
 def result_lines(result: Result, account: Account) -> Iterator[Line]:
     """Yield speed, groups of GPUs, memory, the account of the time, and phases."""
-    yield "speed", _speed_words(result)
+    yield "speed", speed_words(result)
     groups, approximation = image_groups(result)
     if groups > 1:
         together = counted(result.num_gpus // groups, "GPU")
         each = counted(result.batch_size // groups, *sample_words(result))
         yield "", f"{groups} groups of {together} draw {each} each"
-    yield "memory", _memory_words(result)
+    yield "memory", memory_words(result)
     yield "time", time_words(account)
     yield from (("" if number else "why", words) for number, words in enumerate(account.reasons))
     if approximation:
@@ -112,7 +112,7 @@ def bar(*parts: float, marks: str = FULL + PART) -> str:
     return text.ljust(CELLS, NONE)
 
 
-def _speed_words(result: Result) -> str:
+def speed_words(result: Result) -> str:
     """Return the duration with its band, and the throughput."""
     between = f" ({words})" if (words := band(result)) else ""
     if result.task == "sample":
@@ -125,7 +125,7 @@ def _speed_words(result: Result) -> str:
     return f"{duration(result)} an iteration{between}, {throughput(result.samples_per_s)} samples/s{each}"
 
 
-def _memory_words(result: Result) -> str:
+def memory_words(result: Result) -> str:
     """Return the peak memory of the fullest device, as a bar of its capacity."""
     peak, there = result.expected.peak_memory_bytes, result.memory_bytes
     if there is None:

@@ -153,9 +153,3 @@ def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axis.set_major_formatter(StrMethodFormatter(PLAIN))
     axis.set_minor_locator(NullLocator())
-
-
-def speed(samples_per_s: float, unit: str) -> str:
-    """Return a throughput in words."""
-    number = f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
-    return f"{number} {unit}/s"

@@ -180,7 +180,8 @@ def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) ->
 def _words(winner: Winner | None, info: WinnersInfo) -> str:
     if winner is None:
         return "nothing fits"
-    lines = [winner.strategy, charts.speed(winner.samples_per_s, info.unit)]
+    speed = f"{winner.samples_per_s:,.0f}" if winner.samples_per_s >= 100 else f"{winner.samples_per_s:.3g}"
+    lines = [winner.strategy, f"{speed} {info.unit}/s"]
     if winner.ties:
         lines.append(f"= {winner.ties[0]}" + (f", {more} more" if (more := len(winner.ties) - 1) else ""))
     if info.baselines and winner.strategy not in info.baselines:
