@@ -16,7 +16,7 @@ from strategies.registry import make_strategy
 
 def curve(trace, device):
     """The bytes on a device from each time on, resident ones apart."""
-    devices, times, changes = memory_events(trace)
+    devices, times, changes, _ = memory_events(trace)
     own = devices == device
     held = {}
     for time, size in zip(times[own], np.cumsum(changes[own]), strict=True):

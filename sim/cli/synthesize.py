@@ -70,11 +70,9 @@ class Solved:
         values, words = self.to_json(), "no shorter order exists"
         if not self.synthesis.proven:
             words = f"not proven: {values['makespan'] / values['bound'] - 1:.2%} over bound"
-        degree, stages, micro_batches = (
-            values["pipeline_degree"], len(values["positions"]), values["micro_batches"],
-        )  # fmt: skip
         lines = {
-            "problem": f"{degree} devices, {stages} stages, {micro_batches} micro-batches",
+            "problem": f"{values['pipeline_degree']} devices, {len(values['positions'])} stages,"
+            f" {values['micro_batches']} micro-batches",
             "bound": f"{values['bound']:.6g}",
             "makespan": f"{values['makespan']:.6g}, {words}",
             "method": METHODS[values["method"]],

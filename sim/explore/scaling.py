@@ -72,12 +72,8 @@ class Scaling:
         for sweep in self.sweeps:
             if (best := sweep.best_point()) is None:
                 continue
-            gpus, speed, efficiency, gain = (
-                sweep.scenario.workload.num_gpus,
-                sweep.samples_per_s(best),
-                1.0,
-                1.0,
-            )
+            gpus, speed = sweep.scenario.workload.num_gpus, sweep.samples_per_s(best)
+            efficiency = gain = 1.0
             if steps:
                 first, last = steps[0], steps[-1]
                 efficiency = speed / gpus / (first.samples_per_s / first.gpus)

@@ -73,22 +73,12 @@ def _joined(moments: Iterable[Moments], num_devices: int) -> tuple[IntArray, Flo
     return np.concatenate(places).astype(np.int64), np.concatenate([times for _, _, times in rows])
 
 
-def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return device, time in seconds and change in bytes of every birth and death, three arrays.
+def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
+    """Return device, time in seconds, change in bytes and tensor of every birth and death; four arrays.
 
-    At equal times births come first; those at the start of a collective come after the deaths.
+    At equal times births come first; those at the start of a collective come after the deaths. Tensors without bytes
+    have no events.
     """
-    return _events(trace)[:3]
-
-
-def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, list[str]]:
-    """Return the events of ``memory_events``, and of each the role of its tensor."""
-    devices, moments, changes, tensors = _events(trace)
-    return devices, moments, changes, [trace.plan.roles[tensor] for tensor in tensors.tolist()]
-
-
-def _events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
-    """Return the events, and of each its tensor; tensors without bytes have none."""
     num_devices, collectives = trace.plan.num_devices, trace.plan.collectives
     own, born = _joined(_births(trace), num_devices)
     begun = _of_collectives(
@@ -120,7 +110,7 @@ def resident_bytes(trace: Trace) -> FloatArray:
 
 def peak_memory_bytes(trace: Trace) -> FloatArray:
     """Return the largest memory of each device in bytes, shape (devices,)."""
-    devices, _, changes = memory_events(trace)
+    devices, _, changes, _ = memory_events(trace)
     peaks = np.zeros(trace.plan.num_devices)
     if len(changes):
         held = np.cumsum(changes)

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profiles.units import FloatArray
-from sim.replay.memory import memory_events, memory_events_by_role, resident_bytes
+from sim.replay.memory import memory_events, resident_bytes
 from sim.replay.metrics import bubbles
 from strategies.plans.actions import (
     BACKWARD,
@@ -124,7 +124,7 @@ def idle_spans(trace: Trace) -> list[list[Span]]:
 
 def memory_curves(trace: Trace) -> list[MemoryCurve]:
     """Return the bytes on each device, from its resident buffers at 0 to the end of the iteration."""
-    devices, times, changes = memory_events(trace)
+    devices, times, changes, _ = memory_events(trace)
     curves = []
     for device, resident in enumerate(resident_bytes(trace)):
         here = devices == device
@@ -141,13 +141,13 @@ def memory_kinds(trace: Trace, device: int) -> tuple[FloatArray, dict[str, Float
     Returns:
         Times in seconds, as of ``memory_curves``, and for each kind the bytes from each time on.
     """
-    devices, moments, changes, roles = memory_events_by_role(trace)
+    devices, moments, changes, tensors = memory_events(trace)
     here = np.flatnonzero(devices == device)
     times = np.concatenate([[0.0], moments[here], [trace.end_s]])
     kinds: dict[str, FloatArray] = {}
     for buffer in trace.plan.resident[device]:
         kinds[buffer.name] = kinds.get(buffer.name, np.zeros(len(times))) + buffer.size_bytes
-    named = np.array([roles[index] for index in here.tolist()])
+    named = np.array([trace.plan.roles[tensor] for tensor in tensors[here].tolist()])
     for role in dict.fromkeys(named.tolist()):
         held = np.cumsum(np.where(named == role, changes[here], 0.0))
         kinds[role] = kinds.get(role, np.zeros(len(times))) + np.concatenate([[0.0], held, held[-1:]])

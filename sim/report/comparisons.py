@@ -128,7 +128,8 @@ def _blocks(one: Comparison) -> Iterator[Block]:
     """Yield the changes of a question, its winners, and the points that moved most."""
     yield one.words
     yield from (f"  {line}" for line in _reasons(one))
-    yield f"  {'best of each' if 'objective' in one.differing else 'best'}: {_winner(one)}"
+    winners = " -> ".join(dict.fromkeys(map(_best, (one.before, one.after))))
+    yield f"  {'best of each' if 'objective' in one.differing else 'best'}: {winners}"
     turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
     moved = f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
     yield f"  {moved}; others: {turned}" if turned else f"  {moved}"
@@ -154,11 +155,6 @@ def _reasons(one: Comparison) -> Sequence[str]:
         return ["asked the same; which inputs differ is not known: one of the two has no hashes of them"]
     same = "the same is asked, of the same inputs"
     return [f"{same}: the code that simulated differs" if one.moved else same]
-
-
-def _winner(one: Comparison) -> str:
-    before, after = (_best(record) for record in (one.before, one.after))
-    return before if before == after else f"{before} -> {after}"
 
 
 def _best(record: Recorded) -> str:

@@ -53,13 +53,12 @@ def differing(before: Result, after: Result) -> str:
 def _named(key: str, value: Any) -> str:  # noqa: ANN401
     """Return a parameter in words."""
     name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
-    return f"{name} {_runs_of(value) if isinstance(value, tuple | list) else _word(value)}"
-
-
-def _runs_of(values: Iterable[object]) -> str:
-    """Return a list in words, equal neighbours once: 7,6x2 for 7, 6, 6."""
-    runs = [(value, len(list(equal))) for value, equal in groupby(values)]
-    return ",".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)
+    if not isinstance(value, tuple | list):
+        return f"{name} {_word(value)}"
+    runs = [
+        (of, len(list(equal))) for of, equal in groupby(value)
+    ]  # equal neighbours once: 7,6x2 for 7, 6, 6
+    return f"{name} {','.join(f'{of}x{count}' if count > 1 else str(of) for of, count in runs)}"
 
 
 def held_fixed(points: Iterable[Point], result: Result) -> str:

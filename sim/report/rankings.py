@@ -74,11 +74,10 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
     if good < len(chosen):
         names = ", ".join(dict.fromkeys(point.name for point in points[good:]))
         title += f"; below the line not recommended: seams show ({names})"
-    numbers = Column(
-        "#", [f"{rank}{mark}" for (rank, _), mark in zip(chosen, _marks(sweep, points), strict=True)]
-    )
+    on_front, ties = set(map(id, best)) if sweep.objective == "pareto" else (), set(map(id, sweep.ties()))
+    numbers = [f"{rank}{FRONT * (id(of) in on_front)}{TIE * (id(of) in ties)}" for rank, of in chosen]
     above = good if 0 < good < len(chosen) else None
-    table = Table(title, [numbers, *_columns(sweep, points)], above)
+    table = Table(title, [Column("#", numbers), *_columns(sweep, points)], above)
     ranks = [str(rank) for rank, point in chosen if not starters(point, sweep.scenario)]
     which = "any of these" if len(ranks) == len(chosen) else f"numbers {', '.join(ranks)}"
     return [table, *legend(table), *([f"no runtime is known that starts {which}"] if ranks else [])]
@@ -164,14 +163,6 @@ def time_columns(results: Sequence[Result]) -> list[Column]:
 def memory_column(results: Sequence[Result]) -> Column:
     """Return the memory that results need."""
     return Column("memory\nGiB", [f"{result.expected.peak_memory_bytes / GIB:.1f}" for result in results])
-
-
-def _marks(sweep: Sweep, points: Sequence[Point]) -> Iterator[str]:
-    """Yield the marks of the rows of a table."""
-    on_front = set(map(id, front(points))) if sweep.objective == "pareto" else set()
-    ties = set(map(id, sweep.ties()))
-    for point in points:
-        yield FRONT * (id(point) in on_front) + TIE * (id(point) in ties)
 
 
 def legend(table: Table) -> Iterator[str]:

@@ -256,16 +256,9 @@ class NoVerdict:
 
 def _short(result: Result) -> dict[str, Any]:
     """Return the main values of a result under its public keys."""
-    keys = (
-        "strategy",
-        "parameters",
-        "num_gpus",
-        *result.times,
-        *result.bands,
-        "samples_per_s",
-        "peak_memory_bytes",
-    )
+    ends = "samples_per_s", "peak_memory_bytes"
     row = result.to_json()
+    keys = ("strategy", "parameters", "num_gpus", *result.times, *result.bands, *ends)
     return {key: row[key] for key in keys}
 
 
