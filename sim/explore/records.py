@@ -214,12 +214,11 @@ def _stored_rows(path: Path) -> Iterator[_Line]:
                     "options": options,
                     "inputs": {**inputs, CODE: code},
                     "status": status,
-                }
-                row |= {
                     RELIEF: point.get("checkpointing"),
                     "recommended": seamless.get(point["strategy"], True),
+                    TIMES[0]: seconds,
                 }
-                yield _Line(str(path), row | {TIMES[0]: seconds})
+                yield _Line(str(path), row)
 
 
 def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:

@@ -77,8 +77,7 @@ class Request:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of strategies; a choice of the words true and false may be a truth value."""
-        names = self.options.keys() - set(OPTION_NAMES)
-        values = {name: plain_value(value) for name, value in self.options.items() if name in names}
+        values = {name: plain_value(of) for name, of in self.options.items() if name not in OPTION_NAMES}
         words = truths(self.classes) if values else ()
         return {
             name: str(value).lower() if name in words and isinstance(value, bool) else value
@@ -169,7 +168,7 @@ def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
     return {item.name for item in parameters if set(item.metadata.get("choices", ())) == {"true", "false"}}
 
 
-def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
+def check_known(request: Request, arguments: Sequence[str]) -> None:
     """Refuse names of neither options nor parameters.
 
     Args:

@@ -68,7 +68,7 @@ def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", not
     write_page(path, lambda: sweep_page(sweeps, asked, note))
 
 
-def run_page(result: Result, asked: str = "") -> str:
+def run_page(result: Result, asked: str) -> str:
     """Return the page of a run, whose traces must be there."""
     assert result.source is not None
     source = [*provenance(result.source.scenario), ("again", asked or command_of(result))]
@@ -84,7 +84,7 @@ def _trace_part(result: Result) -> Part:
     return "Where time and memory go", note, trace_figure(result.trace)
 
 
-def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
+def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
     """Return the page of a sweep, or of several."""
     from sim.report.plots import interactive
 

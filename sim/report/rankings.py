@@ -47,16 +47,13 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
 def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     verdict, table = verdict_of(sweep, note), table_blocks(sweep)
-    head: list[Block] = [verdict.panel] if verdict else []
-    again: list[Block] = []
+    blocks = [*table, NO_BEST] if table else []
     if verdict:
-        again.append(Command("again", verdict.again))
+        blocks = [verdict.panel, *table, Command("again", verdict.again)]
         if verdict.runnable is not None:
             what = "a tie" if verdict.runnable.tie else "the best"
-            again.append(Command(f"{what} that runs", verdict.runnable.again))
-    elif table:
-        again.append(NO_BEST)
-    print_blocks([*head, *table, *again, *_remarks(sweep, verdict)], as_markdown=as_markdown)
+            blocks.append(Command(f"{what} that runs", verdict.runnable.again))
+    print_blocks([*blocks, *_remarks(sweep, verdict)], as_markdown=as_markdown)
 
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:

@@ -239,7 +239,7 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
-def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
+def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None) -> Account:
     """Return the account of the best point of a sweep, with reasons and those of a runner-up."""
     account = account_of(sweep.result_of(best))
     more = () if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)

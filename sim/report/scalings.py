@@ -90,7 +90,7 @@ def unit_of(scaling: Scaling) -> str:
     return sample_words(scaling.sweeps[0].scenario)[1]
 
 
-def print_scaling(scaling: Scaling, note: str = "", *, as_markdown: bool = False) -> None:
+def print_scaling(scaling: Scaling, note: str, *, as_markdown: bool) -> None:
     """Print the verdict at the knee with a note, and the best on each number of GPUs."""
     verdict = verdict_at_knee(scaling, note)
     blocks: list[Block] = [NONE]

@@ -46,22 +46,14 @@ def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
     return points
 
 
-def with_speeds(rows: Iterable[ChartRow]) -> list[ChartRow]:
-    """Return rows with their samples per second, which the latency of a batch gives where a row lacks them.
+def check_speeds(rows: Iterable[ChartRow]) -> None:
+    """Refuse rows without their samples per second, which every result has.
 
     Raises:
-        InputError: one lacks both.
+        InputError: one lacks them.
     """
-    return [{**row, "samples_per_s": _samples_per_s(row)} for row in rows]
-
-
-def _samples_per_s(row: ChartRow) -> float:
-    speed, images, latency_s = (row.get(key) for key in ("samples_per_s", "batch_size", "latency_s"))
-    if speed is not None:
-        return float(speed)
-    if images is None or latency_s is None:
-        raise InputError("a row lacks samples_per_s, and batch_size with latency_s: give results as they are")
-    return float(images / latency_s)
+    if any(row.get("samples_per_s") is None for row in rows):
+        raise InputError("a row lacks samples_per_s: give results as they are")
 
 
 def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401

@@ -16,7 +16,7 @@ from profiles.errors import InputError, shown
 from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.looks import strategy_look
-from sim.report.plots.plot_data import Drawable, plot_rows, with_speeds
+from sim.report.plots.plot_data import Drawable, check_speeds, plot_rows
 from strategies.registry import baselines, class_of
 
 __all__ = [
@@ -120,7 +120,8 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
     """Return the fastest of the rows of a scenario."""
     if not rows:
         return None
-    ranked = sorted(with_speeds(rows), key=itemgetter("samples_per_s"), reverse=True)
+    check_speeds(rows)
+    ranked = sorted(rows, key=itemgetter("samples_per_s"), reverse=True)
     name, fastest = ranked[0]["strategy"], ranked[0]["samples_per_s"]
     against = next((row["samples_per_s"] for row in ranked if row["strategy"] in over), None)
     tied = dict.fromkeys(row["strategy"] for row in ranked if row.get("tie") and row["strategy"] != name)
@@ -218,7 +219,9 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     """
     rows = plot_rows(rows, "strategy", "num_gpus", across=across)
     best: dict[str, dict[Any, float]] = {}
-    for row in with_speeds(row for row in rows if row.get("status", "simulated") == "simulated"):
+    simulated = [row for row in rows if row.get("status", "simulated") == "simulated"]
+    check_speeds(simulated)
+    for row in simulated:
         speeds = best.setdefault(row["strategy"], {})
         speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])
     if not best:

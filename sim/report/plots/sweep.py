@@ -12,7 +12,7 @@ from profiles.units import GIB
 from sim.explore.sweep import pareto_front
 from sim.report.plots import charts
 from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.plot_data import Drawable, plot_rows, with_speeds
+from sim.report.plots.plot_data import Drawable, check_speeds, plot_rows
 
 __all__ = ["plot_sweep", "plot_sweep_info"]
 
@@ -91,9 +91,8 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
     Raises:
         InputError: no row is left, or one lacks its speed.
     """
-    rows = with_speeds(
-        row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))
-    )
+    rows = [row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))]
+    check_speeds(rows)
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
