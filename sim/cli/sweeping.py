@@ -41,29 +41,25 @@ def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add_question(parser, words, "the run of --measured-run", sweeps=True)
     parser.set_defaults(command=sweep_command)
     add = parser.add_argument
-    words = (
-        "what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)"
+    add(
+        "--task",
+        choices=TASKS,
+        help="what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)",
     )
-    add("--task", choices=TASKS, help=words)
+    objectives = dict.fromkeys(name for task in TASKS.values() for name in task.objectives)
     words = (
         "what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or video,"
         " where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both speed and"
         " memory"
     )
-    add(
-        "--objective",
-        choices=dict.fromkeys(name for task in TASKS.values() for name in task.objectives),
-        help=words,
-    )
+    add("--objective", choices=objectives, help=words)
     add("--out", type=file_flag, metavar="FILE", help="write all rows, .csv or .parquet")
     words = "keep what is done in an SQLite file: a sweep that was stopped goes on from there"
     add("--store", type=file_flag, metavar="FILE", help=words)
-    words = "simulate every point that may fit, not only what may be best"
-    add("--exhaustive", action="store_true", help=words)
-    words = "let a Dask cluster work, by its scheduler's address"
-    add("--dask", metavar="ADDRESS", help=words)
-    words = "draw speed against memory (.png, .svg, .pdf)"
-    add("--plot", type=file_flag, metavar="FILE", help=words)
+    every = "simulate every point that may fit, not only what may be best"
+    add("--exhaustive", action="store_true", help=every)
+    add("--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address")
+    add("--plot", type=file_flag, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)")
     add_pictures(
         parser, "all rows as JSON", "a Chrome trace of the best point", "the schedule of the best point"
     )

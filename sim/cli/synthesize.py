@@ -95,11 +95,9 @@ def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
         metavar="LIST",
         help="the device of each stage, from 0, instead of --waves",
     )
-    words = "of a stage, or of each (default: 1)"
-    add("--forward", type=times, default=(1.0,), metavar="TIME", help=words)
+    add("--forward", type=times, default=(1.0,), metavar="TIME", help="of a stage, or of each (default: 1)")
     add("--backward", type=times, default=(2.0,), metavar="TIME", help="likewise (default: 2)")
-    words = "from one device to another (default: 0)"
-    add("--lag", type=_time, default=0.0, metavar="TIME", help=words)
+    add("--lag", type=_time, default=0.0, metavar="TIME", help="from one device to another (default: 0)")
     add("--activation-cap", type=count, metavar="N", help="most stage activations a device may hold")
     add = parser.add_argument
     words = f"seconds for the integer programme (default: {TIME_LIMIT_S:g})"

@@ -84,7 +84,7 @@ class Number:
 def measure(
     strategy: AnyStrategy, scenario: AnyScenario, number: Number, options: Mapping[str, str]
 ) -> MeasuredRun:
-    """Return the calibration by a measured run of a strategy on a scenario.
+    """Return the calibration by a measured run, with a warning where its number is far from the predicted one.
 
     Args:
         strategy: of the run, with its parameters.
@@ -114,17 +114,12 @@ def measure(
         return number.of_result(run_point(strategy, scaled)) - 1
 
     factor = _factor(excess, number)
-    _warn_where_far(number, result)
-    return replace(unscaled, calibration=Calibration(factor, OWN))
-
-
-def _warn_where_far(number: Number, result: Result) -> None:
-    """Warn of a measured number that is far from the predicted one."""
     times = max(ratio := number.of_result(result), 1 / ratio)
     if times > FAR:
         predicted = getattr(result, TASKS[result.task].measured[number.name])
         words = f"{number} was measured, but {predicted:.4g} is predicted: a factor of {times:.2g} apart"
         warn_caller(f"{words}; are the flags those of the run that was measured?", DiffusimWarning)
+    return replace(unscaled, calibration=Calibration(factor, OWN))
 
 
 def _factor(excess: Callable[[float], float], number: Number) -> float:

@@ -94,9 +94,6 @@ class _Replay:
         self.env.run()
         if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
             raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
-        return self._trace()
-
-    def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]
         sizes = zip(self.wiring.sources, self.sizes_bytes, strict=True)
         sent = sum_in_order([size for source, size in sizes if source is not None])
