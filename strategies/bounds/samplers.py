@@ -206,8 +206,8 @@ class _Rounds:
         return min(size * route.wire_s_per_byte + route.delay_s for route in routes)
 
     def _stage_pass(self, stage: int, patch: int | None) -> Pass:
-        """A pass of a stage, and what follows it."""
-        return Pass.total([(self._layers(stage, patch), 1), (self._after(stage), 1)])
+        """A pass of a stage, with the gathers of a noise prediction after the last."""
+        return Pass.total([(self._layers(stage, patch), 1), (self._after(stage, patch), 1)])
 
     def _layers(self, stage: int, patch: int | None) -> Pass:
         """The layers of a stage; each run is measured once for teams that lie alike and layers alike."""
@@ -230,7 +230,17 @@ class _Rounds:
             for what, times in counts.items()
         )
 
-    def _after(self, stage: int) -> Pass:
-        """What the host does after the layers of a stage: it sends a message to the next, or runs the solver."""
-        scenario = self.pipeline.scenario
-        return Pass(0.0, scenario.calls.message_s if stage < self.stages[-1] else scenario.solver_s)
+    def _after(self, stage: int, patch: int | None) -> Pass:
+        """What follows the layers of a stage: a message to the next, or the solver and gathers of the last."""
+        pipeline, calls = self.pipeline, self.pipeline.scenario.calls
+        if stage < self.stages[-1]:
+            return Pass(0.0, calls.message_s)
+        device = pipeline.grid.team(0, stage)[0]
+        gathers = [
+            _route(pipeline.network, "all_gather", group, size, subgroup)
+            for group, size, subgroup in pipeline.gathers(patch)
+            if device in group
+        ]
+        gathered_s = sum_in_order(route.fixed_s + route.wire_s for route in gathers)
+        host_s = pipeline.scenario.solver_s + len(gathers) * calls.collective_s("all_gather", 1)
+        return Pass(gathered_s, host_s)
