@@ -152,8 +152,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         usual_s, low_s, high_s = (float(of.components[self.backbone_index].gpu_s(1).sum()) for of in variants)
         return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))
 
-    def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
-        """The only run, whatever the number of groups: certain, and the work of all."""
+    def variants(self, num_groups: int, draws: str) -> list[tuple["SamplingScenario", float, float]]:
+        """The only run, whatever the number of groups and whoever draws: certain, and the work of all."""
         return [(self, 1.0, 1.0)]
 
     @cached_property

@@ -19,7 +19,7 @@ from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
 from profiles.software.stacks import Stack, load_stack
 from strategies.parameters import named_options, titles
-from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
+from strategies.plans.workloads import DRAWS, ONE_DRAW, OWN_DRAWS, SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
@@ -294,19 +294,29 @@ class Scenario(Scene[TrainingWorkload]):
             return self.workload.self_conditioning
         return max((self.model.components[i].self_conditioning for i in self.model.backbones), default=0.0)
 
-    def extra_forward_probability(self, num_groups: int) -> float:
+    def draws(self, usual: str) -> str:
+        """Who draws self-conditioning; ``usual`` is who does in a strategy's runtimes."""
+        draw = self.workload.self_conditioning_draw
+        return usual if draw == DRAWS[0] else draw
+
+    def extra_forward_probability(self, num_groups: int, draws: str = ONE_DRAW) -> float:
         """The probability that some of the data-parallel groups runs the extra forward pass.
 
         One draw counts for all ranks, or each group draws for itself and the slowest decides.
         """
         probability = self.self_conditioning
-        if self.workload.self_conditioning_draw == "rank":
+        if self.draws(draws) == OWN_DRAWS:
             return float(1 - (1 - probability) ** num_groups)
         return probability
 
-    def variants(self, num_groups: int) -> list[tuple["Scenario", float, float]]:
-        """The iterations that occur, each with its probability and the share of the groups that do this work."""
-        probability, share = self.extra_forward_probability(num_groups), self.self_conditioning
+    def variants(self, num_groups: int, draws: str = ONE_DRAW) -> list[tuple["Scenario", float, float]]:
+        """The iterations that occur, each with its probability and the share of the groups that do this work.
+
+        Args:
+            num_groups: data-parallel groups.
+            draws: who draws self-conditioning in the strategy's runtimes.
+        """
+        probability, share = self.extra_forward_probability(num_groups, draws), self.self_conditioning
         both = (False, 1 - probability, 1 - share), (True, probability, share)
         return [(self.with_extra_forward(extra), often, of) for extra, often, of in both if of > 0]
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
+from strategies.plans.workloads import ONE_DRAW
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 
@@ -88,10 +89,15 @@ class _Method(ABC):
 
 
 class Strategy(_Method):
-    """One way of parallelising the training of a model."""
+    """One way of parallelising the training of a model.
+
+    Attributes:
+        draws: who draws self-conditioning in its runtimes. The stages of a pipeline must all know of the extra forward.
+    """
 
     __slots__ = ()
     task: ClassVar[str] = "train"
+    draws: ClassVar[str] = ONE_DRAW
 
     @abstractmethod
     def plan(self, scenario: Scenario) -> Plan:

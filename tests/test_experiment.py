@@ -43,11 +43,35 @@ def test_when_each_group_draws_the_slowest_decides(scenario, group_size, groups)
     assert found == (pytest.approx(0.75**groups), pytest.approx(1 - 0.75**groups))
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "draws"),
+    [
+        ("ddp", {}, 8),
+        ("zero2", {"shard_size": 2}, 8),
+        ("fsdp", {"tensor_degree": 1}, 8),
+        ("1f1b", {"pipeline_degree": 2, "micro_batches": 4}, 1),
+    ],
+)
+def test_each_rank_of_data_parallelism_draws_and_a_pipeline_once_for_all(scenario, name, parameters, draws):
+    found = shares(make_strategy(name, parameters), scenario())
+    assert found == (pytest.approx(0.75**draws), pytest.approx(1 - 0.75**draws))
+    once = shares(make_strategy(name, parameters), scenario(self_conditioning_draw="iteration"))
+    assert once == (0.75, 0.25)
+
+
+def test_a_result_says_who_draws(tell):
+    asked = ("run", "--model", "sd21", "--gpus", 8, "--batch-size", 64, "--self-conditioning", 0.5)
+    _, out, _ = tell(*asked, "--strategy", "ddp")
+    assert "each of 8 groups by itself: 99.6% of the iterations wait for an extra forward" in out
+    _, out, _ = tell(*asked, "--strategy", "1f1b", "--pipeline-degree", 2)
+    assert "all at once: 50.0% of the iterations run the extra forward" in out
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "1f1b", "diffusionpipe"])
 def test_a_result_is_the_expectation_over_both_iterations(scenario, strategy):
     parameters = {"micro_batches": 4} if strategy == "ddp" else {"pipeline_degree": 2, "micro_batches": 4}
     point = make_strategy(strategy, parameters)
-    mixed = run_point(point, scenario(self_conditioning=0.25))
+    mixed = run_point(point, scenario(self_conditioning=0.25, self_conditioning_draw="iteration"))
     never, always = (run_point(point, scenario(self_conditioning=p)) for p in (0.0, 1.0))
 
     def mean(quantity):

@@ -71,10 +71,15 @@ def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
     """
     occurring: list[Variant] = []
     for job, (point, there) in enumerate(strategy.jobs(scenario)):
-        size = getattr(point, "group_size", None) or getattr(point, "pipeline_degree", None) or 1
-        each = there.variants(there.workload.num_gpus // size)
+        each = there.variants(groups_of(point, there), getattr(point, "draws", ""))
         occurring += [Variant(point, of, probability, share, job) for of, probability, share in each]
     return occurring
+
+
+def groups_of(strategy: AnyStrategy, scenario: AnyScenario) -> int:
+    """Return the groups of GPUs that each train on samples of their own."""
+    size = getattr(strategy, "group_size", None) or getattr(strategy, "pipeline_degree", None) or 1
+    return scenario.workload.num_gpus // size
 
 
 def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:

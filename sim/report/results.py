@@ -10,12 +10,15 @@ from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import runs_in
 from profiles.units import GB, GIB
 from sim.explore.legality import case_of
+from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
-from strategies.strategy import AnyScenario, Sampler
+from strategies.plans.workloads import ONE_DRAW
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario, Sampler, Strategy
 
 CELLS: Final = 20
 """Characters of a bar."""
@@ -54,6 +57,8 @@ def result_lines(result: Result, account: Account) -> Iterator[Line]:
     yield "memory", memory_words(result)
     yield "time", time_words(account)
     yield from (("" if number else "why", words) for number, words in enumerate(account.reasons))
+    if words := _draw_words(result):
+        yield "draws", words
     if approximation:
         yield sample_words(result)[0], f"approximate: {approximation}"
     if names := [key.removesuffix("_s") for key in result.phases if key.endswith("_s")]:
@@ -71,6 +76,20 @@ def image_groups(result: Result) -> tuple[int, str]:
     if source is None or not isinstance(source.strategy, Sampler):
         return 1, ""
     return source.strategy.image_groups(source.scenario), source.strategy.approximation(source.scenario)
+
+
+def _draw_words(result: Result) -> str:
+    """Return who draws self-conditioning, and the draw that runs the extra forward less often; empty without any."""
+    if result.source is None or result.task != "train" or not 0 < result.options["self_conditioning"] < 1:
+        return ""
+    (point, scenario), *_ = result.source.strategy.jobs(result.source.scenario)
+    assert isinstance(point, Strategy) and isinstance(scenario, Scenario)
+    groups, usual = groups_of(point, scenario), scenario.self_conditioning
+    often = scenario.extra_forward_probability(groups, point.draws)
+    if scenario.draws(point.draws) == ONE_DRAW or groups == 1:
+        return f"all at once: {often:.1%} of the iterations run the extra forward"
+    words = f"each of {groups} groups by itself: {often:.1%} of the iterations wait for an extra forward; "
+    return f"{words}`--self-conditioning-draw iteration`: {usual:.1%}"
 
 
 def origin_lines(result: Result) -> Iterator[Line]:

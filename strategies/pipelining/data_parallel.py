@@ -25,6 +25,7 @@ from strategies.pipelining.stages import Shape, divisors
 from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Plan, Stage
+from strategies.plans.workloads import OWN_DRAWS
 from strategies.scenario import Scenario
 from strategies.strategy import Job, Strategy
 
@@ -33,6 +34,7 @@ class DataParallel(Strategy):
     """Whole backbones, one after the other or side by side; a strategy declares the fields."""
 
     __slots__ = ()
+    draws = OWN_DRAWS
 
     micro_batches: int
     backbones: str

@@ -13,7 +13,9 @@ from profiles.software.levers import HALF, PRECISIONS, load_levers
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from strategies.parameters import check_integer, check_options, option
 
-DRAWS: Final = ("iteration", "rank")
+ONE_DRAW, OWN_DRAWS = "iteration", "rank"
+DRAWS: Final = ("runtime", ONE_DRAW, OWN_DRAWS)
+"""Who draws self-conditioning: all ranks at once, each group by itself, or whoever does in a strategy's runtimes."""
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
 AUTO: Final = "auto"
 """No checkpointing, and where a point lacks memory the fastest of ``RELIEF`` that fits."""
@@ -66,7 +68,7 @@ class TrainingWorkload:
         batch_size: samples of all GPUs together.
         self_conditioning: probability of the extra forward pass of all backbones.
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
-            draws, and the slowest decides.
+            draws, and the slowest decides; ``runtime``: as the strategy's runtimes do (``Strategy.draws``).
         checkpointing: ``block``: keep the input of each block, run its forward again before its backward
             (``torch.utils.checkpoint``); ``selective``: keep also what attention leaves
             (``create_selective_checkpoint_contexts``); ``full``: keep only each stage's input.
@@ -84,7 +86,13 @@ class TrainingWorkload:
     self_conditioning: float | None = option(
         None, "probability (default: the model's)", kind=float, key="apart", metavar="P"
     )
-    self_conditioning_draw: str = option("iteration", "who draws", choices=DRAWS, key="always")
+    self_conditioning_draw: str = option(
+        DRAWS[0],
+        "who draws: each rank, all at once, or as runtimes do: each rank of ddp, zero2, zero3 and fsdp, the stages of"
+        " pipelines at once",
+        choices=DRAWS,
+        key="always",
+    )
     checkpointing: str = option(
         "none", "what is recomputed", choices=CHECKPOINTINGS, key="always", title="{} checkpointing"
     )
