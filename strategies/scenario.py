@@ -17,6 +17,7 @@ from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
 from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
+from profiles.software.reserved import room_bytes
 from profiles.software.stacks import Stack, load_stack
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import DRAWS, ONE_DRAW, OWN_DRAWS, SamplingWorkload, TrainingWorkload
@@ -97,6 +98,11 @@ class Scene(Generic[W]):
     def stack_name(self) -> str:
         """The name or file that asks for this stack again."""
         return self.asked_stack or self.stack.name
+
+    @cached_property
+    def room_bytes(self) -> float | None:
+        """Bytes of tensors for which each GPU has room beside what a process reserves; None where unlimited."""
+        return room_bytes(self.cluster.device.memory_bytes, self.workload.num_gpus)
 
     @property
     def slowed_stack(self) -> Stack:

@@ -7,7 +7,7 @@ from typing import Final
 
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.explore.points import Candidate, Point
-from sim.outcomes.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.outcomes.results import OUT_OF_MEMORY, Result, lacking_words
 from sim.outcomes.runs import (
     bound,
     check_held_memory,
@@ -40,10 +40,9 @@ BOUNDS, ORDER, REPLAY = "bounds", "order", "replay"
 def bounds_of(candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False) -> Answer:
     """Return the bounds of a point, or the reason why it does not exist."""
     there = candidate.at(scenario)
-    memory_bytes = there.cluster.device.memory_bytes
     try:
         least_bytes = (held_bytes if ordered else least_memory_bytes)(candidate.strategy, there)
-        lacks = memory_bytes is not None and least_bytes > memory_bytes
+        lacks = there.room_bytes is not None and least_bytes > there.room_bytes
         return Bounds(0.0 if lacks else bound(candidate.strategy, there, ordered=ordered), least_bytes)
     except InfeasibleError as error:
         return error
@@ -79,15 +78,16 @@ def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario
     return kind, {candidate: ANSWERS[kind](candidate, scenario) for candidate in candidates}
 
 
-def take_answer(point: Point, answer: Answer, memory_bytes: float | None) -> None:
+def take_answer(point: Point, answer: Answer, scenario: AnyScenario) -> None:
     """Note what a point cannot undercut, or what its simulation gave; it is infeasible if it lacks memory."""
     match answer:
         case InfeasibleError():
             point.reason, point.kind = str(answer), answer.kind
         case Bounds():
             point.bound_s, point.least_memory_bytes = answer.bound_s, answer.least_memory_bytes
-            if memory_bytes is not None and answer.least_memory_bytes > memory_bytes:
-                point.reason = missing_memory(answer.least_memory_bytes, memory_bytes, at_least=True)
+            there = scenario.on(point.num_gpus or scenario.workload.num_gpus)
+            if there.room_bytes is not None and answer.least_memory_bytes > there.room_bytes:
+                point.reason = lacking_words(answer.least_memory_bytes, there)
                 point.kind = OUT_OF_MEMORY
         case Result():
             point.result = answer

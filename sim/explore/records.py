@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, flag_value, shown
 from profiles.files import Row, read_json, read_text
+from profiles.software.reserved import room_bytes
 from sim.explore.answers import Bounds
 from sim.explore.store import StoreFile
 from sim.inputs.scenarios import OPTION_NAMES, fields_of
@@ -200,13 +201,13 @@ def _stored_rows(path: Path) -> Iterator[_Line]:
     seamless = {name: is_seamless(cls) for name, cls in every_strategy().items()}
     with StoreFile(path, reads=True) as store:
         for question, code, options, inputs in store.questions():
-            memory_bytes = options.pop("memory_bytes") or inf
+            memory_bytes = options.pop("memory_bytes")
             for point, answer in store.answers(question):
-                status, seconds = "infeasible", 0.0
-                if isinstance(answer, Bounds) and answer.least_memory_bytes <= memory_bytes:
+                status, seconds, room = "infeasible", 0.0, room_bytes(memory_bytes, point["num_gpus"]) or inf
+                if isinstance(answer, Bounds) and answer.least_memory_bytes <= room:
                     status = "bounded"
                 elif isinstance(answer, Measures):
-                    status = "simulated" if answer.peak_memory_bytes <= memory_bytes else "infeasible"
+                    status = "simulated" if answer.peak_memory_bytes <= room else "infeasible"
                     seconds = answer.duration_s
                 row = {
                     **options,

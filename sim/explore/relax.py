@@ -11,7 +11,7 @@ from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
 from sim.inputs.scenarios import fields_of
-from sim.outcomes.results import missing_memory
+from sim.outcomes.results import lacking_words
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
 from strategies.pipelining.stages import divisors
 from strategies.plans.workloads import ALL, AUTO, RELIEF
@@ -225,12 +225,11 @@ def _fits_with(question: Question, change: Change) -> bool:
     """Return whether a point of a changed question fits: it is simulated, where its bound lets it."""
     if (changed := _changed(question, change)) is None:
         return False
-    there = changed.scenario.cluster.device.memory_bytes or inf
     needs = [(_needs(changed, point), point) for point in _points(changed)]
     promising = [  # of those that need as much the quickest first
-        (round(need / there, 1), getattr(point.strategy, "micro_batches", None) or 1, place, point)
+        (round(need, 1), getattr(point.strategy, "micro_batches", None) or 1, place, point)
         for place, (need, point) in enumerate(needs)
-        if need <= there
+        if need <= 1
     ]
     return any(_runs(changed, point) for *_, point in sorted(promising)[:SIMULATED])
 
@@ -270,9 +269,10 @@ def _at(question: Question, point: Candidate) -> AnyScenario:
 
 
 def _needs(question: Question, point: Candidate) -> float:
-    """Bytes that a point cannot do without; infinite where it does not exist, or does not know."""
+    """Share of the room that a point cannot do without; infinite where it does not exist, or does not know."""
+    there = _at(question, point)
     try:
-        return least_memory_bytes(point.strategy, _at(question, point)) or inf
+        return (least_memory_bytes(point.strategy, there) or inf) / (there.room_bytes or inf)
     except InfeasibleError:
         return inf
 
@@ -304,18 +304,18 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
     Where none does, the one in which the point lacks least memory by its bound.
     """
     assert isinstance(scenario, Scenario)
-    there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"
+    room, before = scenario.room_bytes, ": it fits without recomputation"
     lacking: dict[str, float] = {}
     for checkpointing in ("none", SELECTIVE, BLOCK):  # by the time that it takes
         if checkpointing == SELECTIVE and not attends_in_one(scenario):
             continue
         tried = scenario.with_options(checkpointing=checkpointing)
         held = lacking[checkpointing] = least_memory_bytes(strategy, tried)
-        if there is None or held <= there:
+        if room is None or held <= room:
             held = run_point(strategy, tried).peak_memory_bytes
-        if there is None or held <= there:
+        if room is None or held <= room:
             return tried, f"`checkpointing` {AUTO} took {checkpointing}{before}"
-        before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
+        before = f": with {checkpointing} it {lacking_words(held, scenario)}"
     least = min(lacking, key=lambda name: lacking[name])
     words = f"`checkpointing` {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
     return scenario.with_options(checkpointing=least), words

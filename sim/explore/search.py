@@ -103,7 +103,7 @@ def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) ->
     done = 0
     for candidate, bounds in cache.bounds(each):
         for point in same[candidate]:
-            take_answer(point, bounds, sweep.scenario.cluster.device.memory_bytes)
+            take_answer(point, bounds, sweep.scenario)
             done += 1
             report("bounding", done, sum(map(len, shared)))
 
@@ -118,7 +118,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
     led = {point.name for point in points if point.status == "simulated"}
     if sweep.leading is not None:
         led |= {point.name for point in points} - set(sweep.leading)
-    memory_bytes, done = sweep.scenario.cluster.device.memory_bytes, 0
+    done = 0
 
     def matters(point: Point) -> bool:
         limit = inf if sweep.exhaustive else known[point.recommended].limit(point)
@@ -133,7 +133,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             if (bounds := cache.known.get((ORDER, candidate))) is None:
                 yield ORDER, candidate
                 continue
-            take_answer(ordered := replace(point), bounds, memory_bytes)
+            take_answer(ordered := replace(point), bounds, sweep.scenario)
             if matters(ordered):
                 yield REPLAY, candidate
 
@@ -146,7 +146,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             continue
         candidate = point.candidate(sweep.scenario)
         if not point.ordered:
-            take_answer(point, cache.answer((ORDER, candidate), ahead()), memory_bytes)
+            take_answer(point, cache.answer((ORDER, candidate), ahead()), sweep.scenario)
             point.ordered = True
             insort(waiting, point, key=turn)
             continue

@@ -10,6 +10,7 @@ from profiles.costs.bands import Uncertainty
 from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
 from profiles.software.levers import HALF
+from profiles.software.reserved import Reserved, reserved_bytes, room_bytes
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
 from sim.outcomes.tasks import TASKS
@@ -234,14 +235,25 @@ class Result:
     @property
     def fits_memory(self) -> bool:
         """Whether the GPUs have the memory."""
-        return self.memory_bytes is None or self.expected.peak_memory_bytes <= self.memory_bytes
+        room = room_bytes(self.memory_bytes, self.num_gpus)
+        return room is None or self.peak_memory_bytes <= room
+
+    @property
+    def reserved(self) -> Reserved:
+        """Bytes that the process of the fullest GPU reserves."""
+        return reserved_bytes(self.peak_memory_bytes, self.num_gpus)
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether it fits, but by the high estimate of reserved memory would not."""
+        return self.fits_memory and self.memory_bytes is not None and self.reserved.high > self.memory_bytes
 
     @property
     def missing_memory(self) -> str | None:
         """Memory that the GPUs lack, in words; None where the point fits."""
         if self.fits_memory or self.memory_bytes is None:
             return None
-        return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
+        return missing_memory(self.peak_memory_bytes, self.memory_bytes, self.num_gpus)
 
     @property
     def traces(self) -> dict[str, Trace]:
@@ -307,6 +319,9 @@ class Result:
             "p2p_bytes": self.p2p_bytes,
             "collective_bytes": self.collective_bytes,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "reserved_bytes_low": self.reserved.low,
+            "reserved_bytes": self.reserved.middle,
+            "reserved_bytes_high": self.reserved.high,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
             "compute_factor": self.compute_factor,
@@ -344,9 +359,16 @@ def activity(task: str, options: Mapping[str, Any]) -> str:
     return f"denoising with {included.replace(',', ', ')}" if included else "denoising only"
 
 
-def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
-    """Return memory needed, memory there and the difference, in words."""
-    needed, there = needed_bytes / GIB, there_bytes / GIB
+def lacking_words(least_bytes: float, scenario: AnyScenario) -> str:
+    """Return how much memory GPUs lack for tensors of at least so many bytes, in words."""
+    there = scenario.cluster.device.memory_bytes or 0.0
+    return missing_memory(least_bytes, there, scenario.workload.num_gpus, at_least=True)
+
+
+def missing_memory(peak_bytes: float, there_bytes: float, num_gpus: int, *, at_least: bool = False) -> str:
+    """Return memory reserved for tensors of so many bytes, memory there and the difference, in words."""
+    needed, there = reserved_bytes(peak_bytes, num_gpus).middle / GIB, there_bytes / GIB
     words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
     needed_words, there_words, lacking = (f"{of:.{digits}f} GiB" for of in (needed, there, needed - there))
-    return f"{words} {needed_words}, the device has {there_words}: {lacking} too much"
+    words += f" {needed_words} reserved ({peak_bytes / GIB:.1f} allocated)"
+    return f"{words}, the device has {there_words}: {lacking} too much"

@@ -29,7 +29,7 @@ from sim.outcomes.parts import (
     replay_parts,
     variants,
 )
-from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, missing_memory
+from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, lacking_words
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -76,9 +76,8 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     Raises:
         InfeasibleError: it lacks memory, or does not exist for the scenario.
     """
-    there = scenario.cluster.device.memory_bytes
-    if there is not None and (held := held_bytes(strategy, scenario)) > there:
-        raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
+    if (room := scenario.room_bytes) is not None and (held := held_bytes(strategy, scenario)) > room:
+        raise InfeasibleError(lacking_words(held, scenario), OUT_OF_MEMORY)
 
 
 def weigh(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> Result:

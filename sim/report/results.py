@@ -26,8 +26,6 @@ FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
 """Letters of bars: compute or memory in use, waiting for the host, waiting for data, and nothing."""
 LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
-NEARLY: Final = 0.97
-"""Share of a device's memory beyond which a point may not fit after all: estimates are within 3 % of torch's bytes."""
 PACED: Final = "; beside these, a measured run of yours sets the pace of compute"
 """Addition to trust where compute is scaled to a measured run of the same task."""
 
@@ -149,8 +147,9 @@ def memory_words(result: Result) -> str:
     peak, there = result.expected.peak_memory_bytes, result.memory_bytes
     if there is None:
         return f"{peak / GIB:.1f} GiB"
-    remark = ": nearly full" if peak > NEARLY * there else ""
-    remark = remark if result.fits_memory else ": does not fit"
+    low, middle, high = (size / GIB for size in result.reserved)
+    remark = f": nearly full, {low:.1f} to {high:.1f} reserved" if result.nearly_full else ""
+    remark = remark if result.fits_memory else f": does not fit, {middle:.1f} reserved"
     return f"{bar(peak / there)} {peak / GIB:.1f} of {there / GIB:.1f} GiB{remark}"
 
 

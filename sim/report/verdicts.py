@@ -1,7 +1,7 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -9,6 +9,7 @@ from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.legality import starters
+from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -47,6 +48,7 @@ class Verdict:
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: the label of the best.
         note: a further remark, or empty.
+        roomy: where the best is nearly full, the best of those simulated that are not; else None.
     """
 
     title: str
@@ -67,6 +69,7 @@ class Verdict:
     lead: tuple[Line, ...] = ()
     best_word: str = "best"
     note: str = ""
+    roomy: Result | None = None
 
     def __bool__(self) -> Literal[True]:
         return True
@@ -96,6 +99,8 @@ class Verdict:
         yield self.best_word, self._named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         yield from result_lines(self.best, self.account)
+        if self.best.nearly_full:
+            yield "with room", self._roomy_words()
         if self.copies > 1:
             more, speed = sample_words(self.best)[1], self.copies * self.best.samples_per_s
             words = f"each on {more} of its own, draw {speed:,.4g} {more}/s"
@@ -166,6 +171,12 @@ class Verdict:
         took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
         return f"{self._named(fastest)}: {ratio:.1f} x as fast, {took}"
 
+    def _roomy_words(self) -> str:
+        """Return the best point that fits by the high estimate of reserved memory, too."""
+        if (other := self.roomy) is None:
+            return "none of the points simulated surely fits"
+        return f"{self._named(other)}: {self._took_words(other)}, {other.peak_memory_bytes / GIB:.1f} GiB"
+
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
@@ -218,6 +229,8 @@ class Verdict:
             "trust": trust and asdict(trust),
             "note": self.fair,
             "fastest": self.fastest and _short(self.fastest),
+            "nearly_full": self.best.nearly_full,
+            "roomy": self.roomy and _short(self.roomy),
             "again": self.again,
             "runs_in": list(self.runs_in),
             "runnable": self.runnable and self.runnable.to_json() | _short(self.runnable.result),
@@ -225,7 +238,16 @@ class Verdict:
         return {key: value for key, value in values.items() if value or key not in OPTIONAL}
 
 
-OPTIONAL: Final = ("copies", "image_groups", "approximation", "same_as", "fastest", "runnable")
+OPTIONAL: Final = (
+    "copies",
+    "image_groups",
+    "approximation",
+    "same_as",
+    "fastest",
+    "nearly_full",
+    "roomy",
+    "runnable",
+)
 """Keys of a verdict that are left out where they say nothing."""
 
 
@@ -304,7 +326,13 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
         fastest=fastest,
         note=note,
+        roomy=_roomy(ranked) if best.result.nearly_full else None,
     )
+
+
+def _roomy(ranked: Sequence[Point]) -> Result | None:
+    """Return the best of some points, the best first, that is not nearly full."""
+    return next((point.result for point in ranked if point.result and not point.result.nearly_full), None)
 
 
 def _one_copy_words(sweep: Sweep) -> str:

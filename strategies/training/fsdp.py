@@ -97,7 +97,7 @@ class FSDP(DataParallel):
     @classmethod
     def _suffices(cls, alone: Sequence[Self], scenario: Scenario) -> bool:
         """Whether each GPU has several samples, and memory for one of them."""
-        workload, memory = scenario.workload, scenario.cluster.device.memory_bytes
+        workload, memory = scenario.workload, scenario.room_bytes
         if workload.batch_size <= workload.num_gpus:
             return False
         finest = [point for point in alone if point.reshard == "true" and point.shard_size is None][-1]

@@ -172,7 +172,7 @@ class Pulse(Strategy):
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made where only it can tell."""
-        layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
+        layout, there = self.layout(scenario), scenario.room_bytes
         stages, least = len(layout.stages), self.least_memory_bytes(scenario)
         most = min(self.micro_batches, self.in_flight * self.pipeline_degree)
         if there is None or least_memory_bytes(layout, [most] * stages) <= there:

@@ -287,13 +287,13 @@ def out_of_memory(runs: Sequence[Run]) -> Section:
         if one.outcome is None or not (one.row.out_of_memory or one.out_of_memory):
             continue
         verdicts = ["out of memory" if out else "fits" for out in (one.row.out_of_memory, one.out_of_memory)]
-        there, needed = cluster_of(one.cluster).device.memory_bytes or inf, one.outcome.peak_memory_bytes
+        there, needed = cluster_of(one.cluster).device.memory_bytes or inf, one.outcome.reserved.middle
         gib = f"{needed / GIB:.1f} of {there / GIB:.1f} GiB"
         rows.append([f"{one.row.published}", *verdicts, gib, signed(needed / there - 1)])
     right = sum(row[1] == row[2] for row in rows)
     title = f"Out of memory: {right} of {len(rows)} rows right"
-    remark = "Constants of memory were set with these rows in view; those within 1 % of a device's size decide little."
-    return Section(title, ("row", "published", "predicted", "largest device", "beyond it"), rows, remark)
+    remark = "Constants of memory were set with these rows in view; the middle of what is reserved decides."
+    return Section(title, ("row", "published", "predicted", "reserved", "beyond it"), rows, remark)
 
 
 def volumes(runs: Sequence[Run]) -> Section:
