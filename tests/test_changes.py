@@ -76,12 +76,12 @@ def test_an_answer_that_lacked_memory_is_looked_at_where_a_change_frees_some():
 
 
 def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():
-    sweep = sim.sweep("wan2.1-14b", "l40-pcie-8", 8, steps=2, strategy="hybrid", workers=1)
+    sweep = sim.sweep("wan2.1-14b", "l40-pcie-8", 8, steps=2, memory="50GiB", strategy="hybrid", workers=1)
     four = next(change for change in sweep.verdict.changes if change.name == "4 videos at once")
     assert four.speed < 1
     assert four.words("hybrid").endswith("since what is best now would not fit")
     best = sweep.best_point().strategy
-    assert not sim.run("wan2.1-14b", best, "l40-pcie-8", 8, steps=2, batch_size=4).fits_memory
+    assert not sim.run("wan2.1-14b", best, "l40-pcie-8", 8, steps=2, batch_size=4, memory="50GiB").fits_memory
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ RESULT_KEYS = [
     "frozen", "options", "iteration_s",
     "first_iteration_s", "iteration_s_low", "iteration_s_high",
     "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages", "inputs",
+    "collective_bytes", "peak_memory_bytes", "reserved_bytes_low", "reserved_bytes", "reserved_bytes_high",
+    "fits_memory", "provenance", "compute_factor", "stages", "inputs",
 ]  # fmt: skip
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
 OPTION_KEYS = [
@@ -125,10 +126,10 @@ def test_a_point_that_does_not_fit_warns_by_how_much(sim):
     assert code == 0
     result = json.loads(out)
     assert result["fits_memory"] is False
-    gib = result["peak_memory_bytes"] / 2**30
+    allocated, gib = (result[key] / 2**30 for key in ("peak_memory_bytes", "reserved_bytes"))
     assert err == (
-        f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 79.2 GiB:"
-        f" {gib - 79.15:.1f} GiB too much; --micro-batches 16, --batch-size 456"
+        f"sim: warning: ddp does not fit: needs {gib:.1f} GiB reserved ({allocated:.1f} allocated), the device has"
+        f" 79.2 GiB: {gib - 79.15:.1f} GiB too much; --micro-batches 16, --batch-size 408"
         " or --gpus 128 --batch-size 4096 fits\n"
     )
 

@@ -17,7 +17,8 @@ RESULT_KEYS = [
     "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "steps",
     "guidance", "options", "latency_s", "step_s", "latency_s_low", "latency_s_high",
     "samples_per_s", "gpu_s_per_sample", "bubble_ratio",
-    "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory",
+    "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes",
+    "reserved_bytes_low", "reserved_bytes", "reserved_bytes_high", "fits_memory",
     "provenance", "compute_factor", "stages", "seamless", "inputs",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks", "text"]

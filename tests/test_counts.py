@@ -3,6 +3,7 @@
 import pytest
 
 import sim
+from profiles.software.reserved import reserved_bytes
 from profiles.units import GIB
 from sim.cli.main import main
 from sim.explore.counts import gpus_in
@@ -35,7 +36,7 @@ def test_the_knee_is_the_last_number_before_one_that_does_not_pay():
 
 
 def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
-    asked = {"steps": 4, "strategy": "hybrid,tensor,single", "workers": 1}
+    asked = {"steps": 4, "strategy": "hybrid,tensor,single", "memory": "27GiB", "workers": 1}
     found = sim.sweep("wan2.1-14b", "rtx4090-pcie-8", [1, 4, 8], **asked)
     knee, one, four, best, *_ = found.verdict.lines
     assert knee == ("knee", "none: something fits on 8 GPUs alone, of these numbers")
@@ -46,7 +47,8 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
             for point in sweep.points
             if point.kind == OUT_OF_MEMORY
         )
-        lack = (least - sweep.scenario.cluster.device.memory_bytes) / GIB
+        workload, device = sweep.scenario.workload, sweep.scenario.cluster.device
+        lack = (reserved_bytes(least, workload.num_gpus).middle - device.memory_bytes) / GIB
         assert said.endswith(f": {lack:.1f} GiB too much")
     assert (one[0], four[0], best[0]) == ("not on", "", "best")
 

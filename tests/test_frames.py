@@ -10,6 +10,7 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
+from profiles.machines.whatifs import changed
 from sim.explore.points import find_points
 from sim.explore.search import run_sweep
 from sim.report.frames import check_out, rows, write_rows
@@ -22,7 +23,7 @@ from strategies.scenario import Scenario
 def sweep():
     """A sweep with rows of all three kinds, and with points that are out of memory."""
     workload = TrainingWorkload(8, 8 * 64)
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
+    scenario = Scenario(load_model("sd21"), changed(load_cluster("p4de"), {"memory": "86.88GiB"}), workload)
     sweep = Sweep(scenario, points=find_points(scenario))
     run_sweep(sweep, workers=1)
     assert {point.status for point in sweep.points} == {"simulated", "bounded", "infeasible"}

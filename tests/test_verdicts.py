@@ -9,6 +9,7 @@ from rich.console import Console
 
 import sim
 from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
 from sim.outcomes.runs import run_point
 from sim.report import blocks
@@ -88,11 +89,11 @@ def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
 
 def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
     """With more memory one GPU draws an image where four had to; two copies of four become eight of one."""
-    sweep = sim.sweep("flux-dev", "rtx4090-pcie-8", 8, steps=4, objective="cost", workers=1)
+    sweep = sim.sweep("flux-dev", "rtx4090-pcie-8", 8, steps=4, memory="27GiB", objective="cost", workers=1)
     answer = sweep.best_point()
     assert (answer.result.num_gpus, sweep.copies(answer)) == (4, 2)
     single = next(point for point in sweep.points if point.name == "single")
-    larger = replace(sweep.scenario, cluster=changed(sweep.scenario.cluster, {"memory": "80GiB"}))
+    larger = replace(sweep.scenario, cluster=changed(load_cluster("rtx4090-pcie-8"), {"memory": "80GiB"}))
     change = _change(Variation("more memory", "--memory 80GiB", larger), sweep, [answer, single])
     alone = run_point(single.strategy, larger.on(1))
     assert change.strategy == "single"

@@ -150,7 +150,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             point.ordered = True
             insort(waiting, point, key=turn)
             continue
-        take_answer(point, cache.answer((REPLAY, candidate), ahead()), memory_bytes)
+        take_answer(point, cache.answer((REPLAY, candidate), ahead()), sweep.scenario)
         known[point.recommended].add(point)
         led.add(point.name)
         waiting = sorted(filter(matters, waiting), key=turn)

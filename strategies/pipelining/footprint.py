@@ -27,6 +27,13 @@ MASTERS: Final = "masters"
 """Among divided buffers: weights are cast from their masters for a gather, and nothing else of them stays."""
 
 
+WHOLE_GRADIENTS: Final = "whole gradients"
+"""Among divided buffers: gradients as the backward writes them, as precise as weights, lie whole beside the others.
+
+Source: DeepSpeed, ``estimate_zero2_model_states_mem_needs``: 4 P + 16 P / N bytes.
+"""
+
+
 def saved_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes one micro-batch keeps for its backward: its activations, or the inputs to recompute them."""
     if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
@@ -199,10 +206,12 @@ def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
     adapted, on_host = bool(scenario.workload.rank), scenario.workload.offload == "optimizer"
     masters = MASTERS in layout.divided and layout.parts > 1 and recipe.master_bytes and not on_host
+    whole = WHOLE_GRADIENTS in layout.divided and layout.parts > 1
     beside = sum(layout.kept(n).locked for n in numbers) if layout.mesh.tensor > 1 else locked
     sizes = {
         "weights": None if masters else trained * recipe.weight_bytes,
         "gradients": sum(layout.summed_parameters[number] for number in numbers) * recipe.gradient_bytes,
+        "backward gradients": trained * recipe.weight_bytes if whole else None,
         "optimizer": 0.0 if on_host else trained * recipe.optimizer_bytes,
         "frozen weights": (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES,
         BACKBONE: beside * FROZEN_WEIGHT_BYTES - _swapped_bytes(layout, stages) if adapted else None,

@@ -6,7 +6,7 @@ from typing import Final
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.data_parallel import BucketedDataParallel, bucket_mb
-from strategies.pipelining.footprint import TRAINED_STATE
+from strategies.pipelining.footprint import TRAINED_STATE, WHOLE_GRADIENTS
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import WAYS, Mesh
 from strategies.pipelining.units import BUCKET_BYTES, BUCKET_ELEMENTS, Exchange
@@ -52,12 +52,13 @@ class Zero2(BucketedDataParallel):
     """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
 
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
-    micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). A GPU that does
-    keep them scatters the sum of ``scatter_every`` micro-batches at once. What is scattered is copied into a contiguous
-    buffer first (DeepSpeed, ``contiguous_gradients``). With a ``shard_size`` gradients are scattered, and weights
-    gathered, among so many neighbours, and the parts summed over all groups of them, as by apex's
-    ``DistributedFusedAdam`` with a ``redundant_process_group``; among one they would be ``ddp``'s. PULSE counts the
-    bytes of the scattering alone (section VII-A); here those of the gathers are among the bytes of the collectives.
+    micro-batch, since no GPU keeps their sum (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``); as the backward
+    writes them, in half precision, each keeps them whole (DeepSpeed). A GPU that does keep the sum scatters that of
+    ``scatter_every`` micro-batches at once. What is scattered is copied into a contiguous buffer first (DeepSpeed,
+    ``contiguous_gradients``). With a ``shard_size`` gradients are scattered, and weights gathered, among so many
+    neighbours, and the parts summed over all groups of them, as by apex's ``DistributedFusedAdam`` with a
+    ``redundant_process_group``; among one they would be ``ddp``'s. PULSE counts the bytes of the scattering alone
+    (section VII-A); here those of the gathers are among the bytes of the collectives.
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
     """
@@ -79,7 +80,7 @@ class Zero2(BucketedDataParallel):
 
     def layout(self, scenario: Scenario) -> Layout:
         """Every backbone on each GPU, which keeps gradients whole where it adds them up."""
-        gradients = ("gradients",) if self._every == 1 else ()
+        gradients = ("gradients", WHOLE_GRADIENTS) if self._every == 1 else ()
         divided = (*gradients, "optimizer", "moving average")
         mesh = Mesh.of(scenario.workload.num_gpus, self.shard_size, 1, 1, WAYS[0])
         layout = self.units(scenario, mesh, divided)
