@@ -206,12 +206,13 @@ def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
     adapted, on_host = bool(scenario.workload.rank), scenario.workload.offload == "optimizer"
     masters = MASTERS in layout.divided and layout.parts > 1 and recipe.master_bytes and not on_host
+    summed = sum(layout.summed_parameters[number] for number in numbers)
     whole = WHOLE_GRADIENTS in layout.divided and layout.parts > 1
     beside = sum(layout.kept(n).locked for n in numbers) if layout.mesh.tensor > 1 else locked
     sizes = {
         "weights": None if masters else trained * recipe.weight_bytes,
-        "gradients": sum(layout.summed_parameters[number] for number in numbers) * recipe.gradient_bytes,
-        "backward gradients": trained * recipe.weight_bytes if whole else None,
+        "gradients": summed * recipe.gradient_bytes,
+        "backward gradients": summed * recipe.weight_bytes if whole else None,
         "optimizer": 0.0 if on_host else trained * recipe.optimizer_bytes,
         "frozen weights": (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES,
         BACKBONE: beside * FROZEN_WEIGHT_BYTES - _swapped_bytes(layout, stages) if adapted else None,
