@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from making import DEVICE, make_cluster, make_link
 
 from profiles.errors import InputError
-from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
+from profiles.machines.clusters import Link, cluster_names, load_cluster, read_cluster
 from profiles.machines.collectives import (
     RANK_STEPS,
     CollectiveLaw,
@@ -20,6 +20,7 @@ from profiles.machines.collectives import (
     collective_time,
 )
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
+from strategies.plans.placement import Placement
 
 FLAT = ((1.0, 1.0),)
 ALL = tuple((operation, FLAT) for operation in OPERATIONS)
@@ -101,6 +102,26 @@ def test_connections_bound_what_an_operation_reaches_of_a_port(operation, flows,
         max(free.wire_s_per_byte, free.node_port_s_per_byte * 10 / flows)
     )
     assert law.node_port_s_per_byte == free.node_port_s_per_byte  # others may use the port meanwhile
+
+
+@pytest.mark.parametrize(
+    ("positions", "stride", "reached"), [(4, 1, 0.8), (8, 1, 0.1), (2, 1, 0.8), (2, 4, 0.4), (4, 2, 0.2)]
+)
+def test_all_to_all_over_cards_of_two_sockets_reaches_what_the_way_between_them_lets_through(
+    positions, stride, reached
+):
+    """Four cards lie under a socket: neighbours share one, and those further apart do not."""
+    link = Link("pcie", INSIDE, 0.0, 0.0, 8, INSIDE, INSIDE, socket_size=4)
+    efficiency = tuple((name, ((1.0, 0.8),)) for name in OPERATIONS)
+    across = (("all_to_all", ((2.0, 0.4), (4.0, 0.2), (8.0, 0.1))),)
+    cluster = replace(
+        make_cluster(link, devices_per_node=8), collectives=Collectives(0.0, efficiency, FLAT, across=across)
+    )
+    group = Placement(cluster, 8, 8, 8).group_of(range(0, positions * stride, stride))
+    law = collective_law(cluster, "all_to_all", group)
+    assert law.device_port_s_per_byte == pytest.approx((positions - 1) / positions / reached / INSIDE)
+    rings = collective_law(cluster, "all_gather", group)
+    assert rings.device_port_s_per_byte == pytest.approx((positions - 1) / positions / 0.8 / INSIDE)
 
 
 # Ports
@@ -277,6 +298,11 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
         ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
         ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
         ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 0.5, must not stand beside"),
+        (
+            "[collectives.middle]",
+            "[collectives.across]\nall_to_all = 0.1\n[collectives.middle]",
+            "needs intra_node.socket_size",
+        ),
         (
             "all_reduce = 2.5",
             "all_gather = 2\n[collectives.between.rank_us]\nall_gather = 1",

@@ -70,16 +70,14 @@ def test_the_step_on_the_host_is_the_hosts_and_not_called_compute():
 
 def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
     slow, sound = (
-        sim.run("pixart", "ulysses", name, 8, resolution=2048, steps=4)
-        for name in ("l40-pcie-8", "l20-pcie-8")
+        sim.run("pixart", "ulysses", "l40-pcie-8", gpus, resolution=2048, steps=4) for gpus in (8, 2)
     )
-    assert slow.latency_s > 3 * sound.latency_s
     assert account_of(slow).reasons == (
         "86% of the time is spent waiting for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the"
         " link's 26",
     )
     (reason,) = account_of(sound).reasons
-    assert "each moves 13 GB/s, of the link's 26" in reason
+    assert "each moves 24 GB/s, of the link's 26" in reason
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ class Link:
         switch_size: of ``pcie``, devices under one switch.
         switch_bandwidth_bytes_per_s: of ``pcie``, what devices under one switch share.
         host_bandwidth_bytes_per_s: of ``pcie``, what all switches of a host share.
+        socket_size: of ``pcie``, neighbouring devices under one socket of the host; 0 where it makes no difference.
         flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills only part of a fast port.
         rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, through its own adapter.
     """
@@ -51,6 +52,7 @@ class Link:
     host_bandwidth_bytes_per_s: float = 0.0
     flow_bytes_per_s: float = inf
     rail_bytes_per_s: float = inf
+    socket_size: int = 0
 
     def __post_init__(self) -> None:
         check_choice("link", "kind", self.kind, LINKS)
@@ -107,6 +109,10 @@ class Cluster:
             check_choice(owner, "inter_node.kind", self.inter_node.kind, INTER_NODE)
         elif self.max_nodes > 1:
             raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
+        if self.collectives.across and not self.intra_node.socket_size:
+            raise InputError(
+                f"{owner}: collectives.across needs intra_node.socket_size, the cards under one socket"
+            )
 
     def __repr__(self) -> str:
         nodes = "one node" if self.max_nodes == 1 else f"up to {counted(self.max_nodes, 'node')}"
@@ -224,6 +230,9 @@ def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
             latency_s=table.number("latency_us") * MICROSECOND,
             call_s=table.number("call_us") * MICROSECOND,
             switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
+            socket_size=table.integer("socket_size", minimum=1)
+            if kind == "pcie" and "socket_size" in table
+            else 0,
             **in_si({f"{name}_GB_per_s": table.positive(f"{name}_GB_per_s") for name in shared}),
             **in_si({key: table.positive(key, maximum=port) for key in narrower}),
         )
@@ -249,6 +258,7 @@ def _read_collectives(table: Table) -> Collectives:
         all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
         own_part=table.number("own_part", 0.0, maximum=1.0),
         between=between,
+        across=_read_terms(table, "across", most=1.0),
         **_read_law(table),
     )
     table.finish()
@@ -266,13 +276,15 @@ def _read_law(table: Table) -> dict[str, Any]:
     }
 
 
-def _read_terms(table: Table, key: str, unit: float = 1.0, operations: Sequence[str] = OPERATIONS) -> Curves:
-    """Curves of some operations, which may be 0 and have no upper limit."""
+def _read_terms(
+    table: Table, key: str, unit: float = 1.0, operations: Sequence[str] = OPERATIONS, most: float = inf
+) -> Curves:
+    """Curves of some operations, up to ``most``; those without a limit may be 0."""
     inner = table.table(key, {})
     curves = []
     for operation in operations:
         if operation in inner:
-            points = inner.curve(operation, maximum=inf, zero=True)
+            points = inner.curve(operation, maximum=most, zero=most == inf)
             curves.append((operation, tuple((argument, value * unit) for argument, value in points)))
     inner.finish()
     return tuple(curves)

@@ -36,10 +36,14 @@ CHAIN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of one collective: how many, and over how many nodes they spread evenly."""
+    """The devices of one collective: how many, and over how many nodes they spread evenly.
+
+    ``across``: whether those of a node hang under several sockets though one would hold them.
+    """
 
     size: int
     num_nodes: int
+    across: bool = False
 
     @property
     def members(self) -> int:
@@ -192,6 +196,11 @@ def _inside(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
     )
 
 
+def crosses_sockets(cluster: Cluster, group: Group) -> bool:
+    """Return whether members of a group in one node hang under several sockets."""
+    return group.across or 0 < cluster.intra_node.socket_size < group.members
+
+
 def _device_port_s_per_byte(cluster: Cluster, operation: str, group: Group) -> float:
     """Seconds per byte on each device's port; a switch that sums takes each byte once, and a part kept may count."""
     collectives = cluster.collectives
@@ -201,14 +210,15 @@ def _device_port_s_per_byte(cluster: Cluster, operation: str, group: Group) -> f
     volume = 1.0 if summed else bus_volume(operation, group.size)
     if operation == "all_to_all":
         volume += collectives.own_part / group.size
-    share = at(collectives.efficiency, operation, group.members)
+    share = collectives.efficiency_of(operation, group.members, across=crosses_sockets(cluster, group))
     return volume / share / cluster.intra_node.bandwidth_bytes_per_s
 
 
 def _by_factor(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
     """The law of a group over several nodes by the factor ``Collectives.nodes``: steps in nodes, then between them."""
     collectives, inner, outer = cluster.collectives, cluster.intra_node, cluster.inter_node
-    efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes)
+    across = crosses_sockets(cluster, group)
+    efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes, across=across)
     members, volume = group.members, bus_volume(operation, group.size)
     latency_s = _hops(operation, members) * _step_s(collectives, inner)
     device_s_per_byte = volume / efficiency / inner.bandwidth_bytes_per_s if members > 1 else 0.0

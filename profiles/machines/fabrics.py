@@ -92,6 +92,7 @@ class Collectives:
         own_part: part of what a member of ``all_to_all`` keeps for itself that takes as long as if it were sent: 0
             where its copy hides behind what is sent, 1 where the same kernel copies it at the same rate.
         between: what groups over several nodes reach, instead of ``nodes``.
+        across: of some operations, as ``efficiency`` of groups whose members in a node hang under several sockets.
     """
 
     call_s: float
@@ -104,23 +105,34 @@ class Collectives:
     all_reduce_by: str = RING
     own_part: float = 0.0
     between: Between | None = None
+    across: Curves = ()
 
     def __post_init__(self) -> None:
         _check_laws("collectives", self, own_part=SHARE)
         _check_curve("collectives", "nodes", self.nodes, POSITIVE_SHARE)
         check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
+        for operation, curve in self.across:
+            check_choice("collectives", "across", operation, OPERATIONS)
+            _check_curve("collectives", f"across.{operation}", curve, POSITIVE_SHARE)
 
-    def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
+    def efficiency_of(
+        self, operation: str, group_size: int, num_nodes: int = 1, *, across: bool = False
+    ) -> float:
         """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
-        return at(self.efficiency, operation, group_size) * interpolate(self.nodes, num_nodes)
+        share = interpolate(self._curve(operation, across=across), group_size)
+        return share if num_nodes == 1 else share * interpolate(self.nodes, num_nodes)
 
-    def load_of(self, operation: str, members: int, cards: int) -> float:
+    def _curve(self, operation: str, *, across: bool) -> Curve:
+        """The shares of an operation by group size, of groups under one socket or across several."""
+        return (dict(self.across) if across else {}).get(operation) or dict(self.efficiency)[operation]
+
+    def load_of(self, operation: str, members: int, cards: int, *, across: bool = False) -> float:
         """Share that a group takes of what all cards under its switch or host reach together, in (0, 1].
 
         Groups that together fill the cards reach the efficiency of one group of all of them, not that of a group alone;
         but they take no longer beside one another than one after the other.
         """
-        curve = dict(self.efficiency)[operation]
+        curve = self._curve(operation, across=across)
         return min(1.0, members * interpolate(curve, members) / (cards * interpolate(curve, cards)))
 
 

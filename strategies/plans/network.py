@@ -1,7 +1,7 @@
 """The network under a plan: which ports a transfer or a collective holds, and for how long."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, groupby
@@ -144,12 +144,19 @@ class Network:
         placement, operation = self.placement, collective.operation
         link, node = placement.cluster.intra_node, placement.node(members[0])
         switches = Counter(map(placement.switch, members))
-        unit = placement.node if len(switches) > 1 else placement.switch
+        across = len(set(map(placement.socket, members))) > 1
+        unit: Callable[[int], Hashable] = (
+            placement.switch if across or not link.socket_size else placement.socket
+        )
+        if len(switches) > 1:
+            unit = placement.node
         first = unit(members[0])
         cards = sum(
             placement.node(rank) == node and unit(rank) == first for rank in range(placement.num_gpus)
         )
-        load_s = device_port_s * placement.cluster.collectives.load_of(operation, len(members), cards)
+        load_s = device_port_s * placement.cluster.collectives.load_of(
+            operation, len(members), cards, across=across
+        )
         if len(switches) == 1:
             yield ("within", node, first), load_s
             return
@@ -164,8 +171,7 @@ class Network:
     def _group(self, collective: Collective) -> Group:
         positions = collective.group
         if positions is None:
-            nodes = {self.placement.node(self.placement.rank(0, d, 0)) for d in collective.devices}
-            return Group(len(collective.devices), len(nodes))
+            return self.placement.group_of([self.placement.rank(0, d, 0) for d in collective.devices])
         return self._group_of(*positions, subgroup=collective.subgroup)
 
 

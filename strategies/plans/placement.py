@@ -99,6 +99,11 @@ class Placement:
         """The node a GPU is in."""
         return rank // self.cluster.devices_per_node
 
+    def socket(self, rank: int) -> tuple[int, int]:
+        """The node a GPU is in, and the number of its socket there; 0 where sockets make no difference."""
+        node, place = divmod(rank, self.cluster.devices_per_node)
+        return node, place // (self.cluster.intra_node.socket_size or self.cluster.devices_per_node)
+
     def switch(self, rank: int) -> int:
         """Number of the switch that a GPU is under, where the GPUs of a node meet over PCIe."""
         return rank // self.cluster.intra_node.switch_size
@@ -117,7 +122,7 @@ class Placement:
         ranks = self.groups((), positions, subgroup)[0]
         each = self.cluster.devices_per_node
         if subgroup is None:
-            return Group(len(ranks), len({rank // each for rank in ranks}))
+            return self.group_of(ranks)
         nodes = Counter(map(self.node, ranks))
         if len(set(nodes.values())) > 1:
             raise InfeasibleError(
@@ -125,7 +130,12 @@ class Placement:
                 f" devices_per_node({each})",
                 "groups and nodes do not divide one another",
             )
-        return Group(len(ranks), len(nodes))
+        return self.group_of(ranks)
+
+    def group_of(self, ranks: Sequence[int]) -> Group:
+        """Return the group that some GPUs are."""
+        nodes = len(set(map(self.node, ranks)))
+        return Group(len(ranks), nodes, len(set(map(self.socket, ranks))) > nodes)
 
     def groups(
         self, devices: Sequence[int], positions: Sequence[int] | None, subgroup: Subgroup | None = None

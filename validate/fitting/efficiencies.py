@@ -20,7 +20,7 @@ from statistics import median
 from typing import Final
 
 from profiles.machines.clusters import Cluster
-from profiles.machines.fabrics import OPERATIONS, Curve
+from profiles.machines.fabrics import OPERATIONS, Curve, Curves
 from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
@@ -63,9 +63,16 @@ class Links:
     known: tuple[tuple[str, tuple[int, float]], ...] = tuple(PRIORS.items())
 
     def curve(self, operation: str) -> Curve:
-        """Efficiency of an operation by group size."""
-        kind = ALL_TO_ALL if operation == ALL_TO_ALL else RING
-        return tuple(point for of, point in self.known if of == kind)
+        """Efficiency of an operation by group size; of all-to-all, of cards under one socket."""
+        if operation == ALL_TO_ALL:
+            return (PRIORS[ALL_TO_ALL],)
+        return tuple(point for of, point in self.known if of == RING)
+
+    @property
+    def across(self) -> Curves:
+        """Efficiency of all-to-all across sockets, where 4 and 8 cards lie; two as a ring of 8."""
+        points = tuple(point for of, point in self.known if of == ALL_TO_ALL and point[0] in FITTED)
+        return ((ALL_TO_ALL, ((2.0, dict(self.curve(RING))[8]), *points)),) if points else ()
 
     def plus(self, kind: str, size: int, efficiency: float) -> "Links":
         """These links with one more efficiency."""
@@ -74,7 +81,7 @@ class Links:
     def on(self, cluster: Cluster) -> Cluster:
         """A cluster with these links."""
         efficiency = tuple((operation, self.curve(operation)) for operation in OPERATIONS)
-        collectives = replace(cluster.collectives, efficiency=efficiency)
+        collectives = replace(cluster.collectives, efficiency=efficiency, across=self.across)
         return replace(cluster, overlap_slowdown=SLOWDOWN, collectives=collectives)
 
 
@@ -152,4 +159,5 @@ def summary(links: Links) -> Iterator[str]:
 def link_text(links: Links) -> str:
     """The fitted lines of a cluster file."""
     curves = curve_values(tuple((operation, links.curve(operation)) for operation in OPERATIONS))
-    return f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text({'collectives': curves}).lstrip()}"
+    values = {"collectives": curves | {"across": curve_values(links.across)}}
+    return f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text(values).lstrip()}"
