@@ -15,7 +15,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster
 from profiles.machines.devices import Device, load_device
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
-from profiles.machines.hosts import Host
+from profiles.machines.hosts import BOX
 from profiles.machines.laws import Rates
 from profiles.mappings import FrozenMapping
 from profiles.software.stacks import Fusion, Shares, load_stack
@@ -33,7 +33,7 @@ VALUES = {
     "device": Device("d", "s", 1.0, None),
     "collectives": Collectives(0.0, EFFICIENCY, FLAT),
     "between": Between(EFFICIENCY),
-    "host": Host(),
+    "host": BOX,
     "kernel": Kernel("matmul", 1, 1, 8, 8, 8),
     "shares": Shares(),
     "fusion": Fusion(),

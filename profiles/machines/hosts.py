@@ -50,9 +50,9 @@ class Host:
         high: the most that it may be.
     """
 
-    slowness: float = 1.0
-    low: float = 0.6
-    high: float = 1.2
+    slowness: float
+    low: float
+    high: float
 
     def __post_init__(self) -> None:
         check_fields("host", self)
@@ -62,8 +62,11 @@ class Host:
             )
 
 
-BOX: Final = Host()
-"""A box of which nothing is known; its range holds all boxes whose slowness is known."""
+BOX: Final = Host(0.8, 0.57, 1.02)
+"""A box of which nothing is known: the middle of those of which something is, and their range. Source: ``python -m
+validate hosts``: 8 A100 over NVLink 1.02, 8 L40 over PCIe 0.57."""
+UNIT: Final = Host(1.0, 1.0, 1.0)
+"""A host that takes a stack's seconds per operator, and ``CALLS_S``."""
 FREE: Final = Host(0.0, 0.0, 0.0)
 """A host that takes no time."""
 

@@ -3,7 +3,8 @@
 A run takes no less than its host does: the ratio of a row's published seconds to those in which a host of slowness 1
 dispatches its operators and makes its calls is the most that a box's slowness can be (``pace`` in files and tables).
 Where the GPUs explain less than ``EXPLAINED`` of a row, the run waits for the host, and the ratio is the slowness; a
-box has the median of such rows. One without such rows has the least ratio if that is below 1, else 1.
+box has the median of such rows. One without such rows has the least ratio if that is below that of a box of which
+nothing is known, else the latter.
 """
 
 from argparse import Namespace
@@ -13,7 +14,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
-from profiles.machines.hosts import BOX, FREE
+from profiles.machines.hosts import BOX, FREE, UNIT
 from profiles.measuring.tables import show, table
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, sampling_rows
@@ -59,7 +60,7 @@ def host_rows(box: str) -> list[HostRow]:
         if row.num_gpus == cluster.devices_per_node:
             alone = predict(row, {box: replace(cluster, host=FREE)}).outcome
             assert alone is not None
-            scenario = scenario_of(place_of(row, {box: replace(cluster, host=BOX)}))
+            scenario = scenario_of(place_of(row, {box: replace(cluster, host=UNIT)}))
             host_s = sum_in_order(
                 phase.times * max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops)
                 for phase in row.samplers(scenario)[0].phases(scenario)
@@ -71,7 +72,7 @@ def host_rows(box: str) -> list[HostRow]:
 def slowness_of(rows: list[HostRow]) -> float:
     """The slowness of a box, by its rows."""
     waiting = [row.slowness for row in rows if row.waits]
-    return median(waiting) if waiting else min([1.0, *(row.slowness for row in rows)])
+    return median(waiting) if waiting else min([BOX.slowness, *(row.slowness for row in rows)])
 
 
 def run_hosts(options: Namespace) -> None:
