@@ -35,7 +35,14 @@ class SamplingScenario(Scene[SamplingWorkload]):
     """
 
     task: ClassVar[str] = "sample"
-    of_costs: ClassVar[tuple[str, ...]] = ("height", "width", "text_tokens", "frames", "precision")
+    of_costs: ClassVar[tuple[str, ...]] = (
+        "height",
+        "width",
+        "text_tokens",
+        "frames",
+        "precision",
+        "attention",
+    )
 
     def __post_init__(self) -> None:
         check_kinds(self, SamplingWorkload)
@@ -44,6 +51,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         if self.workload.frames is not None:
             model = with_frames(model, self.workload.frames, self.cluster.device)
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
+        object.__setattr__(self, "stack", self.stack.changed(self.workload.attention))
         self._check_own_options()
         _ = self.costs
 

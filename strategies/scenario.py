@@ -18,13 +18,15 @@ from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
 from profiles.software.reserved import room_bytes
-from profiles.software.stacks import Stack, load_stack
+from profiles.software.stacks import UNFUSED, Stack, load_stack
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import DRAWS, ONE_DRAW, OWN_DRAWS, SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
 
+OF_STACKS: Final = ("attention", "encoder_precision", "iteration_us")
+"""Options of training that change the stack."""
 MISSING: Final[Any] = object()
 """Stands for no value; nothing that is remembered is this object."""
 
@@ -224,7 +226,7 @@ class Scenario(Scene[TrainingWorkload]):
     """
 
     task: ClassVar[str] = "train"
-    of_costs: ClassVar[tuple[str, ...]] = ("trainable", "resolution", "frames")
+    of_costs: ClassVar[tuple[str, ...]] = ("trainable", "resolution", "frames", *OF_STACKS)
 
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
@@ -239,6 +241,8 @@ class Scenario(Scene[TrainingWorkload]):
         if workload.resolution is not None:
             model = resized(model, *sides_of(workload.resolution), device)
         object.__setattr__(self, "model", with_adapters(model, workload.rank))
+        changes = (getattr(workload, name) for name in OF_STACKS)
+        object.__setattr__(self, "stack", self.stack.changed(*changes))
         self._check_own_options()
         _ = self.costs
 
@@ -246,7 +250,7 @@ class Scenario(Scene[TrainingWorkload]):
         """Refuse what a model or a stack cannot have, and what nobody knows: a device's link to its host."""
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
-        if self.workload.checkpointing == "selective" and self.stack.attention == "math":
+        if self.workload.checkpointing == "selective" and self.stack.attention == UNFUSED:
             raise wrong(
                 "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
             )
@@ -263,6 +267,16 @@ class Scenario(Scene[TrainingWorkload]):
         if self.workload.offload == "optimizer":
             return self.host_side.step_s(parameters, self.workload.recipe)
         return self.costs.optimizer_s(parameters, self.workload.recipe)
+
+    def host_s(self, parameters: float) -> float:
+        """Seconds of the host in an iteration that nothing hides, on a GPU that steps so many of the parameters."""
+        return self.stack.iteration_s * parameters / self._trained
+
+    @cached_property
+    def _trained(self) -> int:
+        """Parameters that have gradients."""
+        backbones = (self.model.components[i] for i in self.model.backbones)
+        return sum(one.trained_parameters(0, len(one.layers)) for one in backbones)
 
     @cached_property
     def frozen(self) -> tuple[int, ...]:

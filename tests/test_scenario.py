@@ -87,7 +87,7 @@ REPLACED = {
         law, pointwise_bytes_per_s=law.pointwise_bytes_per_s / 2
     ),
     "stack.forward_operator_s": lambda seconds: 100 * seconds,
-    "stack.device_rates": lambda _: (("l20-48gb", Shares(matmul=0.5)),),
+    "stack.rates": lambda _: Shares(matmul=0.5),
 }
 """Parts of a scenario on which times are kept."""
 WORKLOADS = {
@@ -106,6 +106,9 @@ WORKLOADS = {
         "trainable": lambda _: "lora:8",
         "offload": lambda _: "optimizer",
         "frames": lambda _: 1,
+        "attention": lambda _: "unfused",
+        "encoder_precision": lambda _: "float32",
+        "iteration_us": lambda _: 1000,
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,
@@ -127,6 +130,7 @@ WORKLOADS = {
         "all_to_all": lambda _: "fp8",
         "cache_steps": lambda _: 0.5,
         "offload": lambda _: "layers:2",
+        "attention": lambda _: "unfused",
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
@@ -192,7 +196,7 @@ def test_a_scenario_under_another_workload_answers_as_one_made_anew(warm, task, 
 
 def test_a_scenario_under_another_workload_refuses_what_one_made_anew_does():
     trained, drawn = training(), sampling()
-    math = replace(trained, stack=replace(trained.stack, attention="math"))
+    math = replace(trained, stack=replace(trained.stack, attention="unfused"))
     for scenario, wrong, problem in (
         (trained, {"num_gpus": 16}, "gpus is 16"),
         (math, {"checkpointing": "selective"}, "has no fused attention to keep"),

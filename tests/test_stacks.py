@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 import sim
 from profiles.errors import InputError
-from profiles.software.stacks import STACKS
+from profiles.software.stacks import STACKS, load_stack
 from sim.cli.main import main
 
 ASKED = ("--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "ddp")
@@ -48,7 +49,8 @@ def test_an_unknown_stack_is_refused_in_one_line(capsys):
     code, _, err = printed(capsys, "run", *ASKED, "--stack", "fast")
     assert code == 2
     assert err == (
-        "sim: error: unknown stack 'fast'; choose from compiled, eager, eager-2023, or pass a .toml file"
+        "sim: error: unknown stack 'fast'; choose from compiled, eager, eager-2023, eager-channels-last, eager-graphs, "
+        "fused, fused-graphs, inductor, mosaicml-benchmark, mosaicml-diffusion, unfused, or pass a .toml file"
     )
     with pytest.raises(InputError, match="stack is 3, must be a name, a file or a Stack"):
         sim.run("sd21", "ddp", gpus=8, stack=3)
@@ -66,3 +68,31 @@ def test_a_result_names_its_stack_and_asks_for_it_again(capsys, tmp_path):
         assert again.to_json() == result
         assert f"stack {stack}" in again.title
         assert list(again.frame()["stack"]) == [stack]
+
+
+def test_a_stack_file_may_say_only_how_it_differs_from_a_shipped_one(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('like = "compiled"\nname = "own"\nnorms = "float32"\n[traffic]\ncopy = 0.9\n')
+    shipped, fusion = load_stack("compiled"), load_stack("compiled").traffic
+    assert load_stack(str(path)) == replace(
+        shipped, name="own", norms="float32", traffic=replace(fusion, copy=0.9)
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "degree"), [("ddp", {}), ("fsdp", {}), ("1f1b", {"pipeline_degree": 2})]
+)
+def test_what_the_host_takes_in_an_iteration_is_added_to_it_and_divided_by_stages(strategy, degree):
+    options = {"gpus": 8, "batch_size": 64, "frozen": "cached"} | degree
+    plain, slow = (sim.run("sd21", strategy, iteration_us=us, **options).iteration_s for us in (0, 100_000))
+    assert slow - plain == pytest.approx(0.1) if strategy != "1f1b" else 0.04 < slow - plain < 0.1
+
+
+def test_newer_kernels_of_attention_are_faster_where_the_device_has_them():
+    options = {"cluster": "h100-nvlink-8", "gpus": 1, "stack": "eager"}
+    seconds = [
+        sim.run("flux-dev", "single", attention=attention, **options).latency_s
+        for attention in ("newest", "flash-2", "packed", "flash-1")
+    ]
+    assert seconds == sorted(seconds)
+    assert seconds[1] == sim.run("flux-dev", "single", **options).latency_s

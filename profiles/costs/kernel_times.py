@@ -21,7 +21,7 @@ from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND
 from profiles.architectures.shares import Share
 from profiles.costs.layer_times import LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
-from profiles.software.stacks import Stack
+from profiles.software.stacks import UNFUSED, Stack
 from profiles.units import FloatArray
 
 ATTENTION: Final = ("attention",)
@@ -55,9 +55,6 @@ NORM_CASTS: Final = {"group_norm": 2.0, "layer_norm": 1.0 + 5 / 3}
 layer norms of a block these are three, one and one."""
 NORM_READERS: Final = {"group_norm": 1.0, "layer_norm": 0.0}
 """Pointwise kernels after a norm, SiLU, that autocast leaves in single precision."""
-HEAD_COPIES: Final = {"flash": 0, "packed": 4, "math": 4}
-"""Copies around attention by its kind: newer code hands fused kernels views of the heads of queries, keys, values and
-result; older (diffusers 0.11.1, attention.py: reshape_heads_to_batch_dim) lays each out head by head, or back."""
 SCORE_BYTES: Final = {"sample": (8.0, 12.0), "train": (24.0, 28.0)}
 """Bytes per score that unfused attention moves between its products, forward and backward: scaled and normalised, in
 half precision; in training autocast takes softmax to single precision and back."""
@@ -188,7 +185,7 @@ class KernelTimes(LayerTimes):
         return np.asarray(self._sum(Share(), self._saved_bytes) * self._passed)
 
     def _saved_bytes(self, group: KernelGroup, shapes: Shapes) -> FloatArray:
-        if group.kind == "attention" and self._stack.attention == "math":
+        if group.kind == "attention" and self._stack.attention == UNFUSED:
             return SAVED_SCORE_BYTES * shapes.heads * shapes.m * shapes.n
         if group.kind in NORM_CASTS and self._norms_in_single:
             return (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
@@ -292,7 +289,7 @@ class KernelTimes(LayerTimes):
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
         laws, rates = self._laws, self._stack.rates
         beside_s = self._heads_s(shapes, batch) + (0.0 if backward else self._merging_s(shapes, batch))
-        if self._stack.attention != "math":
+        if self._stack.attention != UNFUSED:
             fused = laws.attention.backward_seconds if backward else laws.attention.seconds
             return shapes.launches * fused(heads, m, n, k) / rates.attention + beside_s
         products = [
@@ -306,7 +303,7 @@ class KernelTimes(LayerTimes):
 
     def _heads_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Seconds of copies that lay out queries, keys, values and result by heads, or their gradients back."""
-        copies = HEAD_COPIES[self._stack.attention]
+        copies = self._stack.generation.copies
         if not copies:
             return np.zeros_like(shapes.m)
         elements = 2 * batch * shapes.heads * (shapes.m + shapes.n) * shapes.k

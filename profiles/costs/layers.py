@@ -45,8 +45,7 @@ WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 def _stack_on(device: Device, stack: Stack) -> Stack:
     """The stack as it runs on a device; its shares are 1 where laws are made of rates, which say what is reached."""
-    there = stack.on(device.name)
-    return there if device.own_laws else replace(there, rates=Shares())
+    return replace(stack, rates=stack.rates_on(device.name) if device.own_laws else Shares())
 
 
 def times_of(

@@ -1,32 +1,43 @@
 """Stacks: how software turns the layers of a model into work of the host and kernels of the GPU.
 
-Shipped ones go by name; a stack of one's own is a file of the same keys. A stack says what it changes about the
-kernels that a layer is made of; how long these take on a device is said by its laws (``profiles.machines.laws``).
+Shipped ones go by name; a stack of one's own is a file of the same keys, or of those in which it differs from the
+shipped one that it is ``like``. A stack says what it changes about the kernels that a layer is made of; how long these
+take on a device is said by its laws (``profiles.machines.laws``), and ``attention.toml`` says which share of these each
+generation of attention's kernels reaches.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from profiles.checks import POSITIVE_SHARE, SHARE, check_fields
 from profiles.files import Table, naming_file
 from profiles.names import file_of
+from profiles.parsing import parse_toml
 from profiles.units import MICROSECOND
 
 STACKS: Final = Path(__file__).parents[1] / "stacks"
+GENERATIONS: Final = STACKS.with_name("attention.toml")
 DEFAULT_STACK: Final = "eager"
 """The stack where none is named."""
 FLAGS: Final = ("channels_last", "cast_weights")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
 MAX_OPERATOR_US: Final = 1e6
 """Longest time that a host may take over an operator."""
+MAX_ITERATION_US: Final = 10**8
+"""Longest time that a host may take beside the operators of an iteration."""
+UNFUSED: Final = "unfused"
+"""Attention of separate products and a softmax."""
 FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 """Kinds of memory-bound kernels, each with a share in ``Fusion``."""
 RATES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a share in ``Shares``."""
+SOURCED: Final = {"iteration_us"}
+"""Keys with a source where a file has them."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
-    "attention": ("flash", "packed", "math"),
+    "attention": (UNFUSED, "flash-1", "packed", "flash-2", "newest"),
     "norms": ("half", "float32"),
     "encoders": ("half", "float32", "autocast"),
     "optimizer": ("loop", "foreach", "fused"),
@@ -78,8 +89,8 @@ class Stack:
         forward_operator_s: seconds of the host for each operator that it dispatches in a forward pass; 0 where a
             graph of the whole pass is launched at once.
         backward_operator_s: the same in a backward pass, whose operators the autograd engine dispatches.
-        attention: ``flash``; ``packed``, fused too, but heads are laid out anew for it; or ``math``, for which heads
-            are laid out anew, and scores are written and read by kernels of their own.
+        attention: generation of its kernels (``attention.toml``); with ``unfused`` scores are written and read by
+            kernels of their own.
         channels_last: whether activations lie as convolution kernels want them; else they are laid out anew.
         norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
         encoders: precision in which training runs frozen components; ``float32`` with products in TF32, ``autocast``
@@ -90,7 +101,8 @@ class Stack:
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
         rates: shares of the device's laws that the stack's kernels reach.
-        device_rates: the same, by name of a device on which they differ.
+        iteration_s: seconds of the host in a training iteration on all weights that nothing hides: loops over tensors
+            of parameters, waits for the loss's scale.
     """
 
     name: str
@@ -107,22 +119,65 @@ class Stack:
     traffic: Fusion = Fusion()
     launches: Fusion = Fusion()
     rates: Shares = Shares()
-    device_rates: tuple[tuple[str, Shares], ...] = ()
+    iteration_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(f"stack {self.name}", self)
 
-    def on(self, device: str) -> "Stack":
-        """The stack with the rates that it reaches on a device."""
-        return replace(self, rates=dict(self.device_rates).get(device, self.rates), device_rates=())
+    @property
+    def generation(self) -> "Generation":
+        """The generation of attention's kernels."""
+        return generations()[self.attention]
+
+    def rates_on(self, device: str) -> Shares:
+        """The shares of a device's laws that its kernels reach, attention's by their generation."""
+        return replace(self.rates, attention=self.rates.attention * self.generation.share_on(device))
 
     def slowed(self, slowness: float) -> "Stack":
         """The stack on a host that takes ``slowness`` times as long over an operator."""
         seconds = {key: slowness * getattr(self, key) for key in OPERATORS}
         return replace(self, **seconds)
 
+    def changed(
+        self, attention: str | None, encoders: str | None = None, iteration_us: int | None = None
+    ) -> "Stack":
+        """The stack with other values where these are given."""
+        iteration_s = self.iteration_s if iteration_us is None else iteration_us * MICROSECOND
+        values = {"attention": attention or self.attention, "encoders": encoders or self.encoders}
+        return replace(self, **values, iteration_s=iteration_s)  # type: ignore[arg-type]  # choices are texts
+
     def __repr__(self) -> str:
         return f"<Stack {self.name}: {self.summary}>"
+
+
+class Generation(NamedTuple):
+    """Kernels of attention of one generation.
+
+    Attributes:
+        share: of a law that was measured on FlashAttention-2.
+        share_of_newer: of a law that was measured on newer kernels.
+        copies: that lay out heads for them.
+        newer_on: devices with such laws.
+    """
+
+    share: float
+    share_of_newer: float
+    copies: int
+    newer_on: tuple[str, ...]
+
+    def share_on(self, device: str) -> float:
+        """Share of a device's law that the kernels reach."""
+        return self.share_of_newer if device in self.newer_on else self.share
+
+
+@cache
+def generations() -> Mapping[str, Generation]:
+    """The generations in ``attention.toml``, by name."""
+    rows = parse_toml(GENERATIONS.read_text(encoding="utf-8"))
+    newer = tuple(rows.pop("newer_kernels_on"))
+    return {
+        name: Generation(of["share"], of["share_of_newer"], of["copies"], newer) for name, of in rows.items()
+    }
 
 
 def stack_names() -> list[str]:
@@ -148,9 +203,8 @@ def _shipped(path: Path) -> Stack:
 @naming_file
 def read_stack(path: Path) -> Stack:
     """Read a stack file."""
-    table = Table.read(path)
-    operators, on = table.table("operator_us"), table.table("rates_on", {})
-    rates = _rates(table.table("rates", {}), Shares())
+    table = Table(path, _completed(Table.read(path)))
+    operators = table.table("operator_us")
     choices: dict[str, Any] = {key: table.choice(key, of) for key, of in CHOICES.items()}
     flags: dict[str, Any] = {key: table.flag(key) for key in FLAGS}
     stack = Stack(
@@ -163,18 +217,35 @@ def read_stack(path: Path) -> Stack:
         **flags,
         traffic=_fusion(table.table("traffic", {})),
         launches=_fusion(table.table("launches", {})),
-        rates=rates,
-        device_rates=tuple((name, _rates(on.table(name), rates)) for name in sorted(on.values())),
+        rates=_rates(table.table("rates", {})),
+        iteration_s=table.number("iteration_us", 0.0, maximum=MAX_ITERATION_US) * MICROSECOND,
     )
-    on.finish()
     operators.finish()
     sources = table.table("sources")
-    claims = (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates")
-    for key in (*claims, *(("rates_on",) if stack.device_rates else ())):
+    for key in (
+        *CHOICES,
+        *FLAGS,
+        "operator_us",
+        "traffic",
+        "launches",
+        "rates",
+        *SOURCED & table.values().keys(),
+    ):
         sources.text(key)
     sources.finish()
     table.finish()
     return stack
+
+
+def _completed(table: Table) -> dict[str, Any]:
+    """The values of a stack file, and where it leaves them out those of the shipped stack that it is like."""
+    values = dict(table.values())
+    if "like" not in values:
+        return values
+    shipped = _completed(Table.read(file_of("stack", table.text("like"), STACKS)))
+    del values["like"]
+    tables = {key: of | values.get(key, {}) for key, of in shipped.items() if isinstance(of, dict)}
+    return shipped | values | tables
 
 
 def _fusion(table: Table) -> Fusion:
@@ -183,7 +254,7 @@ def _fusion(table: Table) -> Fusion:
     return Fusion(**shares)
 
 
-def _rates(table: Table, otherwise: Shares) -> Shares:
-    shares = {key: table.positive(key, getattr(otherwise, key), maximum=1.0) for key in RATES}
+def _rates(table: Table) -> Shares:
+    shares = {key: table.positive(key, 1.0, maximum=1.0) for key in RATES}
     table.finish()
     return Shares(**shares)

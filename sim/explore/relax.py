@@ -7,6 +7,7 @@ from math import inf, log
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import DiffusimError, InfeasibleError, InputError
+from profiles.software.stacks import UNFUSED
 from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
@@ -295,7 +296,7 @@ def _runs(question: Question, point: Candidate) -> bool:
 
 def attends_in_one(scenario: AnyScenario) -> bool:
     """Return whether a scenario's stack has fused attention, whose output can be kept."""
-    return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
+    return isinstance(scenario, Scenario) and scenario.stack.attention != UNFUSED
 
 
 def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:

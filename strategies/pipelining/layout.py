@@ -453,8 +453,10 @@ class Layout:
         return self.scenario.remember(("reduction", operation, self.placement, positions), make)
 
     def step_s(self, trained: float) -> float:
-        """Seconds of the optimizer's step on one replica of a stage with so many trained parameters."""
-        return self.scenario.step_s(trained / self.parts)
+        """Seconds of the optimizer's step and of the host, on a replica of a stage with so many trained parameters."""
+        return self.scenario.step_s(trained / self.parts) + (
+            self.scenario.host_s(trained) if trained else 0.0
+        )
 
 
 def sharded(scenario: Scenario) -> Scenario:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
 from profiles.architectures.texts import MAX_TEXT_TOKENS
@@ -11,6 +11,7 @@ from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
 from profiles.software.levers import HALF, PRECISIONS, load_levers
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
+from profiles.software.stacks import CHOICES, MAX_ITERATION_US
 from strategies.parameters import check_integer, check_options, option
 
 ONE_DRAW, OWN_DRAWS = "iteration", "rank"
@@ -48,6 +49,12 @@ LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
 """Largest rank: beyond it, the products would not be thin beside any linear of today."""
+
+
+def _attention() -> Any:  # noqa: ANN401  as of ``option``
+    """The option that names the generation of attention's kernels."""
+    words = "generation of attention's kernels (default: the stack's)"
+    return option(None, words, choices=CHOICES["attention"], title="attention {}")
 
 
 def _swapped(offload: str, task: str, others: str) -> int:
@@ -131,6 +138,22 @@ class TrainingWorkload:
         metavar="WHAT",
     )
     frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
+    attention: str | None = _attention()
+    encoder_precision: str | None = option(
+        None,
+        "of encoders in the loop (default: the stack's)",
+        choices=CHOICES["encoders"],
+        title="encoders in {}",
+    )
+    iteration_us: int | None = option(
+        None,
+        "of the host in an iteration that nothing hides (default: the stack's)",
+        kind=int,
+        least=0,
+        most=MAX_ITERATION_US,
+        title="{} us of the host an iteration",
+        metavar="US",
+    )
 
     def __post_init__(self) -> None:
         check_integer("gpus", self.num_gpus)
@@ -269,6 +292,7 @@ class SamplingWorkload:
         title=lambda of: f"{counted(of.swapped, 'block')} offloaded",
         metavar="WHAT",
     )
+    attention: str | None = _attention()
 
     def __post_init__(self) -> None:
         check_integer("gpus", self.num_gpus)

@@ -125,11 +125,7 @@ def attention_share(name: str, anchor: Anchor) -> float | None:
     """
     if anchor.device not in ATTENDED:
         return None
-    model, device, stack = (
-        load_model(name),
-        load_device(anchor.device),
-        replace(load_stack(), device_rates=()),
-    )
+    model, device, stack = load_model(name), load_device(anchor.device), load_stack()
     freed = replace(stack, forward_operator_s=0.0)
 
     def seconds(rates: Shares) -> float:

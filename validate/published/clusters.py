@@ -2,16 +2,15 @@
 
 ``clusters.csv`` says how each run is simulated. What its source leaves open is assumed: MosaicML's A100s have 40 GB, as
 in its first benchmark, whose encoders run under autocast (the later code encodes in half precision).
-NVIDIA's code packs queries, keys and values for FlashAttention, and since 2024 may call Transformer Engine's attention
-instead (NeMo 1.23.0 and 2.0.0, attention.py), which MLPerf 4.1 is assumed to do; channels-last brings apex's group
-norm, in half precision. NeMo's ControlNet, which is cldm's, encodes images under autocast. A run "in view" was known
-while stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach
-on all stacks: the geometric mean of ``shared_rate``. Attention's share is set by one-GPU latencies that are mostly
-attention (``anchors``).
+NeMo's ControlNet, which is cldm's, encodes images under autocast.
+A run "in view" was known while
+stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
+stacks: the geometric mean of ``shared_rate``; those that "set the host" give its seconds in an iteration
+(``hidden_by_nothing``). Attention's share is set by one-GPU latencies that are mostly attention (``anchors``).
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,7 @@ from profiles.files import Row, read_rows
 from profiles.machines.clusters import cluster_names, load_cluster
 from profiles.machines.devices import load_device
 from profiles.measuring.tables import grouped
-from profiles.software.stacks import FLAGS, Shares, Stack, load_stack
+from profiles.software.stacks import Stack
 from sim import api
 from validate.published.ledger import error_words
 from validate.published.records import (
@@ -42,18 +41,19 @@ from validate.published.records import (
     kind_of,
     the_published,
 )
+from validate.published.software import stack_of
 from validate.tables import Section, print_sections, signed, write_tables
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"
 COLUMNS: Final = (
     "name", "source", "model", "cluster", "device", "gpus", "strategy", "micro_batches", "batch", "resolution",
-    "frozen", "ema", "stack", "changes", "role", "samples_per_s",
+    "frozen", "ema", "engine", "role", "samples_per_s",
 )  # fmt: skip
 SETS: Final = "sets the rates"
-ROLES: Final = (SETS, "in view", "independent")
+SETS_HOST: Final = "sets the host"
+ROLES: Final = (SETS, SETS_HOST, "in view", "independent")
 BUT: Final = " but "
 """Stands between ``cached`` and the component that is not."""
-NEWEST: Final = "newest-attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ClusterRun:
         options: arguments of ``sim.run`` except cluster and stack.
         cluster: name of the cluster.
         device: name of the device in it, where it is another.
-        stack: of the software, with the changes that the run made to it.
+        stack: of the engine and its version.
         role: one of ``ROLES``.
         samples_per_s: published throughput.
         online: the frozen component that runs although the outputs of the others are cached; empty if none does.
@@ -92,8 +92,8 @@ class ClusterRun:
         options["strategy"], *parameters = row.text("strategy").split()
         options |= {name: int(value) for name, _, value in (of.partition("=") for of in parameters)}
         options["frozen"], _, online = row.text("frozen").partition(BUT)
-        device, changes = row.cells(("device", "changes"))
-        where = row.text("cluster"), device, changed_stack(row.text("stack"), changes)
+        (device,) = row.cells(("device",))
+        where = row.text("cluster"), device, stack_of(row.text("engine"))
         result = row.choice("role", ROLES), row.number("samples_per_s"), online
         return cls(row.text("name"), row.text("source"), options, *where, *result)
 
@@ -121,28 +121,6 @@ class ClusterRun:
         return replace(model, components=tuple(runs))
 
 
-def changed_stack(name: str, changes: str) -> Stack:
-    """A shipped stack with some of its fields changed, such as ``norms=half channels_last=true``.
-
-    ``newest-attention``: attention reaches the same share of its law on every device.
-    """
-    stack, kept = load_stack(name), changes.split()
-    values: dict[str, str | bool] = {}
-    for change in kept:
-        key, _, value = change.partition("=")
-        values[key] = value == "true" if key in FLAGS else value
-    if values.pop(NEWEST, None) is not None:
-        reached = stack.rates.attention
-        stack = _rated(stack, lambda rates: replace(rates, attention=reached))
-    return replace(stack, name=" ".join([name, *kept]), **values)  # type: ignore[arg-type]
-
-
-def _rated(stack: Stack, change: Callable[[Shares], Shares]) -> Stack:
-    """A stack whose rates are changed on every device."""
-    on = tuple((device, change(rates)) for device, rates in stack.device_rates)
-    return replace(stack, rates=change(stack.rates), device_rates=on)
-
-
 @cache
 def read_runs() -> tuple[ClusterRun, ...]:
     """The published runs in the order of their file."""
@@ -153,15 +131,28 @@ def shared_rate(run: ClusterRun) -> float:
     """Share of the laws, the same for all kernels but attention, at which a run takes as long as published."""
 
     def at(share: float) -> Stack:
-        return _rated(run.stack, lambda of: replace(of, matmul=share, conv=share, memory=share))
+        return replace(run.stack, rates=replace(run.stack.rates, matmul=share, conv=share, memory=share))
 
     return float(
         brentq(lambda share: (run.predicted(at(share)) or 0.0) - run.samples_per_s, 0.1, 1.0, xtol=1e-5)
     )
 
 
+def hidden_by_nothing(few: ClusterRun, many: ClusterRun) -> float:
+    """Seconds of the host in an iteration that, with one factor on all else, give both runs of a pair their pace."""
+
+    def pace(run: ClusterRun) -> tuple[float, float]:
+        batch, simulated = int(run.options["batch_size"]), run.predicted(iteration_us=0)
+        assert simulated is not None
+        return batch / run.samples_per_s, batch / simulated
+
+    (few_s, few_without_s), (many_s, many_without_s) = pace(few), pace(many)
+    return few_s - few_without_s * (few_s - many_s) / (few_without_s - many_without_s)
+
+
 REASONS: Final[dict[str, Reason]] = {
     SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
+    SETS_HOST: (Standing.FITTED, "sets what the host takes in an iteration"),
     "in view": (Standing.IN_VIEW, "in view when stacks were described"),
     "independent": (Standing.INDEPENDENT, ""),
 }
@@ -224,6 +215,14 @@ def run_clusters(options: argparse.Namespace) -> None:
     if options.rates:
         for run in (run for run in read_runs() if run.role == SETS):
             print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
+        for few, many in _pairs():
+            seconds, gpus = (
+                hidden_by_nothing(few, many),
+                f"{few.options['gpus']} and {many.options['gpus']} GPUs",
+            )
+            print(
+                f"{few.name} on {gpus} ({few.stack.name}): {seconds:.3f} s of the host an iteration that nothing hides"
+            )
 
 
 def _record(run: ClusterRun) -> Record:
@@ -269,21 +268,24 @@ def model_flops() -> Iterator[Record]:
     yield Record.of(row, predicted, "fsdp, block checkpointing, 93 frames of 832x480, stack eager")
 
 
-def _scaling() -> Iterator[list[str]]:
-    """Throughput over that of the same run on the fewest GPUs."""
+def _pairs() -> Iterator[tuple[ClusterRun, ClusterRun]]:
+    """Every run with the same run on the fewest GPUs before it."""
     task = lambda run: (run.name, run.options["resolution"], run.stack.name, run.device_name)  # noqa: E731
     for runs in grouped(read_runs(), task).values():
         base, *more = sorted(runs, key=lambda run: int(run.options["gpus"]))
-        for run in more:
-            if run.options["gpus"] == base.options["gpus"]:
-                continue
-            published = run.samples_per_s / base.samples_per_s
-            predicted, over = run.predicted(), base.predicted()
-            simulated = None if predicted is None or over is None else predicted / over
-            error = "-" if simulated is None else signed(simulated / published - 1)
-            gpus = f"{run.options['gpus']} over {base.options['gpus']}"
-            words = [run.name, gpus, f"{run.options['resolution']}"]
-            yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
+        yield from ((base, run) for run in more if run.options["gpus"] != base.options["gpus"])
+
+
+def _scaling() -> Iterator[list[str]]:
+    """Throughput over that of the same run on the fewest GPUs."""
+    for base, run in _pairs():
+        published = run.samples_per_s / base.samples_per_s
+        predicted, over = run.predicted(), base.predicted()
+        simulated = None if predicted is None or over is None else predicted / over
+        error = "-" if simulated is None else signed(simulated / published - 1)
+        gpus = f"{run.options['gpus']} over {base.options['gpus']}"
+        words = [run.name, gpus, f"{run.options['resolution']}"]
+        yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
 
 
 def encoders() -> Iterator[Record]:

@@ -57,8 +57,7 @@ COSTS: Final = ("activations in single precision", HALF, "attention unfused")
 def costs_of(name: str) -> dict[str, tuple[Model, Stack]]:
     """A model and its stack under each assumption about the costs of its layers."""
     single, eager = model_of(name), load_stack()
-    unfused = replace(eager, name="eager, attention unfused", attention="math")
-    others = ((in_half_precision(name), eager), (single, unfused))
+    others = ((in_half_precision(name), eager), (single, load_stack("unfused")))
     return dict(zip(COSTS, ((single, eager), *others), strict=True))
 
 

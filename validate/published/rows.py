@@ -14,21 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.files import parse_number, read_text
-from profiles.software.stacks import Stack, load_stack
+from profiles.software.stacks import Stack
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.published.clusters import changed_stack
 from validate.published.records import LATENCY, MEMORY, TASKS, Published, Standing
+from validate.published.software import stack_of
 
 OUT_OF_MEMORY: Final = "OOM"
 INFERENCE: Final = Path(__file__).with_name("inference.csv")
 ENGINES: Final = INFERENCE.with_name("engines.csv")
 """Rows of today's engines; all others are in ``INFERENCE``."""
-IN_GRAPHS: Final = replace(
-    load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0
-)
-"""Source: DistriFusion's released code, which captures each step of its own runs and of its baselines."""
 
 
 class SamplingRow(dict[str, str]):
@@ -93,8 +89,7 @@ class SamplingRow(dict[str, str]):
     @property
     def stack(self) -> Stack:
         """The software stack that it was run by."""
-        name, _, changes = self["stack"].partition(" ")
-        return IN_GRAPHS if self["stack"] == IN_GRAPHS.name else changed_stack(name, changes)
+        return stack_of(self["engine"])
 
     def samplers(self, scenario: SamplingScenario) -> list[Sampler]:
         """The samplers that it may have run; of several, its number is that of the fastest that fits."""
