@@ -84,7 +84,7 @@ def run(
         strategy: a strategy's name, its class, or one with its parameters.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
-        stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager``.
         measured: what this run was measured to take, such as ``{"step_s": 0.87}``; compute is scaled so that it takes
             as long. Beside ``measured_run`` it is the number of that run.
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
@@ -98,7 +98,7 @@ def run(
         DeadlockError: the strategy's order can never be carried out.
     """
     auto = is_one_of(options.get("checkpointing"), AUTO) and _leaves_open(options, runtime)
-    request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack)
+    request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack, runtime=runtime)
     scenario, point = resolve_scenario(model, request), resolve_strategy(request)
     scenario, *remarks = least_recomputed(point, scenario) if auto else (scenario,)
     if measured is not None and measured_run is None:
@@ -199,7 +199,7 @@ def sweep(
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by default
             throughput, of sampling latency.
-        stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager``.
         measured: the number of ``measured_run``, where that holds none.
         measured_run: as of ``run``.
         runtime: the name of a runtime that must run all points.
@@ -273,7 +273,15 @@ def start_sweep(
     auto = auto and _leaves_open(options, runtime)
     every = (*ARGUMENTS, *SWEEPING)
     request = request_of(
-        model, cluster, gpus, options, strategies=names, task=task, stack=stack, arguments=every
+        model,
+        cluster,
+        gpus,
+        options,
+        strategies=names,
+        task=task,
+        stack=stack,
+        runtime=runtime,
+        arguments=every,
     )
     scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
     check_swept(scenario)

@@ -14,6 +14,7 @@ from profiles.checks import is_one_of
 from profiles.errors import InputError, near, shown
 from profiles.mappings import FrozenMapping
 from profiles.parsing import parse_toml
+from profiles.software.stacks import DEFAULT_STACK
 
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
 UNCHECKED: Final = "not checked"
@@ -104,6 +105,7 @@ class Runtime:
         notes: what else there is to know, with gaps.
         sets: by option of a point, the value of a launch that says whether what is printed sets it.
         values: by model or strategy, more values of its launches.
+        stack: the software stack as which it runs.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Runtime:
     notes: tuple[str, ...] = ()
     sets: Mapping[str, str] = field(default_factory=FrozenMapping)
     values: Mapping[str, Mapping[str, str | bool]] = field(default_factory=FrozenMapping)
+    stack: str = DEFAULT_STACK
 
     def refusal(self, case: Case) -> str:
         """Return the rule that a point breaks, in words; empty where the runtime runs it."""

@@ -99,7 +99,8 @@ def print_experiment(options: argparse.Namespace) -> int:
         values.pop("checkpointing", None)
     where = options.model, options.cluster, options.gpus, values
     task = getattr(options, "task", None)
-    request = request_of(*where, strategies=named(options), task=task, stack=options.stack)
+    runtime = getattr(options, "runtime", None)
+    request = request_of(*where, strategies=named(options), task=task, stack=options.stack, runtime=runtime)
     flags = setting(scenario_of(request))
     if request.names is not None:
         flags["strategy"] = ",".join(request.names)

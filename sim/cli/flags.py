@@ -101,8 +101,8 @@ def add_question(
     add("--model", required=bool(measured), help="a model's name, or a model folder")
     where = f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})"
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
-    software = f"a software stack's name, or a stack file (default: {DEFAULT_STACK})"
-    add("--stack", default=DEFAULT_STACK, help=software)
+    software = f"a software stack's name, or a stack file (default: the runtime's, else {DEFAULT_STACK})"
+    add("--stack", help=software)
     several: Any = {"metavar": "GPUS"} if sweeps else {"type": integer}
     gpus = ", or several: 1,2,4 or 8-64, of which each doubles the one before" if sweeps else ""
     default = "one node; of single: 1" if "sample" in tasks else "one node"

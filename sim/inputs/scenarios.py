@@ -13,6 +13,7 @@ from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
 from profiles.software.levers import cached_share
+from profiles.software.runtimes import find_runtime
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from sim.inputs.limits import check_pixels
 from sim.outcomes.runs import parameters_of
@@ -297,9 +298,12 @@ def request_of(
     strategies: Sequence[str | AnyStrategy | type[AnyStrategy]] | None,
     task: str | None = None,
     stack: str | Stack | None = None,
+    runtime: str | None = None,
     arguments: Sequence[str] = ARGUMENTS,
 ) -> Request:
     """Return the request of some arguments; a whole scenario holds all but the parameters.
+
+    A runtime stands for its stack, where none is given.
 
     Raises:
         InputError: an argument is unknown, or beside a scenario.
@@ -322,9 +326,9 @@ def request_of(
         request = Request("", "", None, strategies, options, model.task)
     else:
         where = DEFAULT_CLUSTER if cluster is None else cluster
-        request = Request(
-            model or "", where, gpus, strategies, options, task, DEFAULT_STACK if stack is None else stack
-        )
+        usual = DEFAULT_STACK if runtime is None else find_runtime(runtime).stack
+        software = usual if stack is None else stack
+        request = Request(model or "", where, gpus, strategies, options, task, software)
     check_known(request, arguments)
     return request
 

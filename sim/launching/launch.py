@@ -16,7 +16,6 @@ from profiles.architectures.models import Model
 from profiles.errors import InputError, flag_of, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
-from profiles.software.stacks import DEFAULT_STACK
 from sim.api import run
 from sim.explore.legality import case_of, first_runtime
 from sim.explore.points import Point
@@ -147,7 +146,7 @@ def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -
     options = {**scenario.asked, **scenario.options}
     options = {name: value for name, value in options.items() if name not in scenario.shared_options}
     options |= {"batch_size": result.batch_size, "stack": scenario.stack_name}
-    usual = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": DEFAULT_STACK}
+    usual = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": runtime.stack}
     if scenario.task == "train":
         usual |= {"self_conditioning": 0.0}
     else:

@@ -18,6 +18,8 @@ from sim.outcomes.schedules import written
 from strategies.orders.whole import order_of
 from strategies.training.replicas import Zero2
 
+COMPILED: Final = ("compiled", "inductor")
+"""Stacks of torch.compile."""
 PROMPT: Final = "a photo of an astronaut"
 
 
@@ -42,7 +44,7 @@ def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
         "torchrun": f"torchrun {several if nodes > 1 else f'--nproc-per-node {gpus}'}",
         "batch_size": result.batch_size,
         "frames": scenario.frames.get("frames"),
-        "compiled": scenario.stack.name == "compiled",
+        "compiled": scenario.stack.name in COMPILED,
     }
     if scenario.task == "sample":
         values |= _sampling_values(strategy, scenario, one_scale=name in runtime.one_scale)
