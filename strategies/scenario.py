@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.architectures.models import Model
+from profiles.architectures.texts import with_text
 from profiles.costs.adapters import with_adapters
 from profiles.costs.calibration import Calibration, MeasuredRun, check_same
 from profiles.costs.layers import ModelCosts
@@ -20,7 +21,7 @@ from profiles.machines.whatifs import whatif_words
 from profiles.software.reserved import room_bytes
 from profiles.software.stacks import UNFUSED, Stack, load_stack
 from strategies.parameters import named_options, titles
-from strategies.plans.workloads import DRAWS, ONE_DRAW, OWN_DRAWS, SamplingWorkload, TrainingWorkload
+from strategies.plans.workloads import ALL, DRAWS, ONE_DRAW, OWN_DRAWS, SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class Scenario(Scene[TrainingWorkload]):
     """
 
     task: ClassVar[str] = "train"
-    of_costs: ClassVar[tuple[str, ...]] = ("trainable", "resolution", "frames", *OF_STACKS)
+    of_costs: ClassVar[tuple[str, ...]] = ("trainable", "resolution", "frames", "text_tokens", *OF_STACKS)
 
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
@@ -236,6 +237,8 @@ class Scenario(Scene[TrainingWorkload]):
             self.workload,
             self.cluster.device,
         )
+        if workload.text_tokens is not None:
+            model = with_text(model, workload.text_tokens)
         if workload.frames is not None:
             model = with_frames(model, workload.frames, device)
         if workload.resolution is not None:
@@ -256,6 +259,13 @@ class Scenario(Scene[TrainingWorkload]):
             )
         if self.workload.offload != "none":
             _ = self.host_side
+        there = [
+            self.model.components[i].name for i in self.model.frozen if self.model.components[i].cacheable
+        ]
+        for name in self.workload.cached:
+            if name not in (*there, ALL):
+                known = f"those of {self.model.name} that can be loaded are {', '.join(there) or 'none'}"
+                raise wrong("frozen", f"names '{name}', {known}")
 
     @cached_property
     def costs(self) -> ModelCosts:
@@ -281,8 +291,11 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def frozen(self) -> tuple[int, ...]:
         """Indices of the frozen components that run in an iteration, inputs before the components that need them."""
-        cached = self.workload.frozen == "cached"
-        return tuple(i for i in self.model.frozen if not (cached and self.model.components[i].cacheable))
+        cached = self.workload.cached
+        frozen = ((i, self.model.components[i]) for i in self.model.frozen)
+        return tuple(
+            i for i, of in frozen if not of.cacheable or (ALL not in cached and of.name not in cached)
+        )
 
     @property
     def asked(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import sim
 from profiles.architectures.models import load_model
+from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from strategies.pipelining.frozen import FrozenWork
 from strategies.plans.plan import FilledLayer, Tensors
@@ -106,6 +107,29 @@ def test_cached_outputs_cost_neither_time_nor_memory_that_encoders_would(name):
     assert cached.iteration_s < online.iteration_s
     assert cached.peak_memory_bytes < online.peak_memory_bytes
     assert cached.first_iteration_s == cached.iteration_s
+
+
+def test_some_outputs_are_cached_while_the_other_encoders_run():
+    asked = {"gpus": 8, "batch_size": 128}
+    spent_s = {
+        kind: sim.run("sd21", "ddp", frozen=kind, **asked).iteration_s
+        for kind in (
+            "online",
+            "cached:vae_encoder",
+            "cached:text_encoder",
+            "cached:text_encoder,vae_encoder",
+            "cached",
+        )
+    }
+    online, text, vae, both, cached = spent_s.values()
+    assert both == cached
+    assert (online - text) + (online - vae) == pytest.approx(online - cached)
+    with pytest.raises(
+        InputError, match="frozen names 'vae', those of sd21 that can be loaded are text_encoder, vae_"
+    ):
+        sim.run("sd21", "ddp", frozen="cached:vae", **asked)
+    with pytest.raises(InputError, match="frozen is 'loaded', must be online, cached or cached:NAMES"):
+        sim.run("sd21", "ddp", frozen="loaded", **asked)
 
 
 def test_an_encoder_of_what_is_noised_cannot_be_cached():

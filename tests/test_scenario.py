@@ -109,6 +109,7 @@ WORKLOADS = {
         "attention": lambda _: "unfused",
         "encoder_precision": lambda _: "float32",
         "iteration_us": lambda _: 1000,
+        "text_tokens": lambda _: None,
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,

@@ -8,8 +8,9 @@ from profiles.architectures.texts import with_text
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from strategies.patching.layer_runs import exchanged
-from strategies.plans.workloads import SamplingWorkload
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 
 def drawing(text_tokens=None, text="divided", gpus=8, size=1024):
@@ -43,3 +44,14 @@ def test_a_model_whose_text_stands_aside_is_refused():
         InputError, match="text_tokens is 100, but no text passes through the layers of pixart"
     ):
         with_text(load_model("pixart"), 100)
+
+
+def test_a_model_is_trained_on_another_text_at_another_size():
+    def trained(text_tokens):
+        workload = TrainingWorkload(8, 8, text_tokens=text_tokens, resolution="512")
+        return Scenario(load_model("flux-dev"), load_cluster("h100-nvlink-8"), workload)
+
+    attentions = [kernel for kernel in products(trained(256).model) if kernel.kind == "attention"]
+    assert {(kernel.m, kernel.n) for kernel in attentions} == {(1024 + 256, 1024 + 256)}
+    usual, asked = (trained(tokens).costs.components[-1] for tokens in (None, 512))
+    assert list(usual.backward_s(1)) == list(asked.backward_s(1))

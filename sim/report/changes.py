@@ -17,6 +17,7 @@ from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.report.descriptions import differing
 from sim.report.numbers import sample_words
+from strategies.plans.workloads import CACHED, ONLINE
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
@@ -117,10 +118,8 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
         checkpointing = changed(name, f"--checkpointing {kind}", checkpointing=kind)
         yield checkpointing._replace(recomputes=True, frees=not recomputed)
         if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
-            kind = "online" if workload.frozen == "cached" else "cached"
-            yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)._replace(
-                frees=kind == "cached"
-            )
+            kind = CACHED if workload.frozen == ONLINE else ONLINE
+            yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)._replace(frees=kind == CACHED)
     else:
         if scenario.measured is None:  # which is of one stack
             stack = DEFAULT_STACK if scenario.stack.name == COMPILED else COMPILED

@@ -25,7 +25,7 @@ RELIEF: Final = ("block", "selective")
 ``--gradient_checkpointing``, and nearly all of FastVideo, diffusion-pipe, musubi-tuner and torchtitan's configurations
 of video models. The second is faster where it fits."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
-FROZEN: Final = ("online", "cached")
+ONLINE, CACHED = "online", "cached"
 DEFAULT_BATCH_PER_GPU: Final = 32
 VIDEOS_PER_GPU: Final = 1
 """Default batch per GPU of a model of videos, as training on one video takes a GPU seconds."""
@@ -43,6 +43,7 @@ MAX_STEPS: Final = 1_000
 LEAST_TILE: Final = 64
 """Pixels of a side of the smallest tile: smaller ones would be mostly overlap and border."""
 FRAMES_HELP: Final = "of a video, such as 81 (default: the model's reference)"
+TEXT_HELP: Final = "of the text beside the image's (default: the model's)"
 ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
@@ -83,7 +84,7 @@ class TrainingWorkload:
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference, as of ``frames``.
         frozen: with ``cached`` outputs of frozen components come from the data loader, except those that cannot be
-            computed before training.
+            computed before training; with ``cached:NAMES`` those of these components alone.
         offload: ``optimizer``: its states and its step are on the host; ``layers:N``: the frozen weights of the last
             N blocks lie in the host's memory and are copied to the GPU for each pass.
     """
@@ -110,11 +111,11 @@ class TrainingWorkload:
     extra_forward: bool = False
     resolution: str | None = None
     frozen: str = option(
-        "online",
-        "whether frozen encoders run, or their outputs are loaded",
-        choices=FROZEN,
+        ONLINE,
+        "online: frozen encoders run; cached: their outputs are loaded; cached:NAMES: those of some, with commas",
         key="apart",
         title="frozen outputs {}",
+        metavar="WHAT",
     )
     ema: str = option(
         "none",
@@ -154,10 +155,12 @@ class TrainingWorkload:
         title="{} us of the host an iteration",
         metavar="US",
     )
+    text_tokens: int | None = option(None, TEXT_HELP, kind=int, most=MAX_TEXT_TOKENS, title="{} text tokens")
 
     def __post_init__(self) -> None:
         check_integer("gpus", self.num_gpus)
         check_integer("batch_size", self.batch_size)
+        _ = self.cached
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
         check_options(self)
@@ -168,6 +171,21 @@ class TrainingWorkload:
             raise wrong("offload", f"is {self.offload}, which needs frozen weights: `trainable` lora:RANK")
         if self.offload == "optimizer" and self.recipe.moved_bytes:
             raise wrong("offload", f"is optimizer, but nothing steps {self.memory_recipe} on a host")
+
+    @property
+    def cached(self) -> tuple[str, ...]:
+        """Names of the frozen components whose outputs are loaded; ``all`` stands for every one.
+
+        Raises:
+            InputError: ``frozen`` is none of its values.
+        """
+        if is_one_of(self.frozen, ONLINE, CACHED):
+            return (ALL,) if self.frozen == CACHED else ()
+        kind, _, names = self.frozen.partition(":") if isinstance(self.frozen, str) else ("", "", "")
+        if kind != CACHED or not all(names.split(",")):
+            rule = f"must be {ONLINE}, {CACHED} or {CACHED}:NAMES, such as {CACHED}:vae_encoder"
+            raise wrong("frozen", f"is {shown(self.frozen)}, {rule}")
+        return tuple(names.split(","))
 
     @property
     def swapped(self) -> int:
@@ -238,13 +256,7 @@ class SamplingWorkload:
         (), "frozen components that run too, with commas, or all", key="apart", metavar="NAMES"
     )
     decode_chunks: int = option(1, "bands of rows in which an included VAE decodes", kind=int, key="always")
-    text_tokens: int | None = option(
-        None,
-        "of the text beside the image's (default: the model's)",
-        kind=int,
-        most=MAX_TEXT_TOKENS,
-        key="apart",
-    )
+    text_tokens: int | None = option(None, TEXT_HELP, kind=int, most=MAX_TEXT_TOKENS, key="apart")
     text: str = option(TEXTS[0], "whether sequence parallelism divides the text", choices=TEXTS, key="always")
     frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
     encoders: str = option(

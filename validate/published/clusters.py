@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from scipy.optimize import brentq
 
-from profiles.architectures.models import Model, load_model
+from profiles.architectures.models import load_model
 from profiles.checks import sum_in_order
 from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
@@ -52,8 +52,6 @@ COLUMNS: Final = (
 SETS: Final = "sets the rates"
 SETS_HOST: Final = "sets the host"
 ROLES: Final = (SETS, SETS_HOST, "in view", "independent")
-BUT: Final = " but "
-"""Stands between ``cached`` and the component that is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,6 @@ class ClusterRun:
         stack: of the engine and its version.
         role: one of ``ROLES``.
         samples_per_s: published throughput.
-        online: the frozen component that runs although the outputs of the others are cached; empty if none does.
     """
 
     name: str
@@ -80,7 +77,6 @@ class ClusterRun:
     stack: Stack
     role: str
     samples_per_s: float
-    online: str = ""
 
     @classmethod
     def of(cls, row: Row) -> Self:
@@ -91,10 +87,9 @@ class ClusterRun:
         options |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
         options["strategy"], *parameters = row.text("strategy").split()
         options |= {name: int(value) for name, _, value in (of.partition("=") for of in parameters)}
-        options["frozen"], _, online = row.text("frozen").partition(BUT)
         (device,) = row.cells(("device",))
         where = row.text("cluster"), device, stack_of(row.text("engine"))
-        result = row.choice("role", ROLES), row.number("samples_per_s"), online
+        result = row.choice("role", ROLES), row.number("samples_per_s")
         return cls(row.text("name"), row.text("source"), options, *where, *result)
 
     @property
@@ -111,14 +106,9 @@ class ClusterRun:
         if self.device:
             name = f"{self.cluster} of {self.device}"
             cluster = replace(cluster, name=name, device=load_device(self.device))
-        options = self.options | other | {"model": self._model()}
+        options = self.options | other
         result = api.run(cluster=cluster, stack=stack or self.stack, **options)  # type: ignore[arg-type]
         return result.samples_per_s
-
-    def _model(self) -> Model:
-        model = load_model(str(self.options["model"]))
-        runs = [replace(one, cacheable=one.cacheable and one.name != self.online) for one in model.components]
-        return replace(model, components=tuple(runs))
 
 
 @cache
