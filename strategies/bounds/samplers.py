@@ -11,7 +11,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
-from strategies.patching.builder import GroupCollectives, SamplingBuilder
+from strategies.patching.builder import SamplingBuilder
 from strategies.patching.layer_runs import LayerRunner, RunWork
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_parallel import Kind, Patches
@@ -65,35 +65,38 @@ class _FirstDevice(SamplingBuilder):
         return (slot,)
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
-        """Append an op."""
-        self._last, self._waits = self._step(0, self._waits, duration_s), ()
-        self.host_s += host_s
-
-    def compute_together(
-        self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
-    ) -> None:
         """Append an op of the first device."""
-        self.compute(self.device, action, duration_s, host_s)
+        if device == self.device:
+            self._last, self._waits = self._step(0, self._waits, duration_s), ()
+            self.host_s += host_s
 
-    def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
-        """Start the collectives of the device's group."""
-        results: Slots = ()
-        own = next(group for group in what.groups if self.device in group)
-        for size_bytes in what.sizes_bytes:
-            route = _route(self.network, what.operation, own, size_bytes, what.subgroup, calls=what.calls)
-            if self._last and (len(own) > 1 or what.subgroup):
-                self.host_s += self.calls.collective_s(what.dispatched_as or what.operation, what.calls)
-            results = self._step(1, self._last, route.fixed_s + route.wire_s)
-            self._waits += results if what.wait else ()
-        return results
+    def expect(self, device: int, tensor: int) -> None:
+        """Let the next op of the first device wait for a result."""
+        if device == self.device:
+            self._waits += (tensor,)
 
-    def gather(self, devices: tuple[int, ...], size_bytes: float, *, wait: bool = True) -> None:
-        """Gather parts of all devices."""
-        self.exchange(GroupCollectives("all_gather", (devices,), (size_bytes,), wait=wait), PASS)
-
-    def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
-        """Let the next op wait for the group's result."""
-        self._waits += (results[0],)
+    def collective(
+        self,
+        operation: str,
+        devices: Sequence[int],
+        size_bytes: float,
+        *,
+        calls: int = 1,
+        wait: bool = True,
+        dispatched_as: str = "",
+        subgroup: Subgroup | None = None,
+        **_: object,
+    ) -> int:
+        """Start a collective if the first device takes part."""
+        if self.device not in devices:
+            return -1
+        route = _route(self.network, operation, tuple(devices), size_bytes, subgroup, calls=calls)
+        if self._last and (len(devices) > 1 or subgroup):
+            self.host_s += self.calls.collective_s(dispatched_as or operation, calls)
+        (result,) = self._step(1, self._last, route.fixed_s + route.wire_s)
+        if wait:
+            self.expect(self.device, result)
+        return result
 
     def measure(self) -> Pass:
         """The pass: seconds until the device is free again, and those of its host."""
@@ -137,11 +140,11 @@ def _patch_step_s(patches: Patches, kind: Kind) -> float:
     devices, builder = patches.grid.team(0, 0), _FirstDevice(patches, 0)
     for seconds, sent in patches.pieces(kind):
         if sent and kind is Kind.SYNCHRONOUS:
-            builder.gather(devices, sent)
+            builder.collective("all_gather", devices, sent)
         builder.compute(0, PASS, seconds)
         if sent and kind is not Kind.SYNCHRONOUS:
-            builder.gather(devices, sent, wait=False)
-    builder.gather(tuple(range(patches.grid.positions)), patches.output_bytes)
+            builder.collective("all_gather", devices, sent, wait=False)
+    builder.collective("all_gather", range(patches.grid.positions), patches.output_bytes)
     return builder.measure().alone_s
 
 

@@ -6,11 +6,10 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from profiles.machines.hosts import NO_CALLS, Calls
 from profiles.mappings import FrozenMapping
-from strategies.plans.actions import Action, PatchAction
+from strategies.plans.actions import Action
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
 
@@ -24,30 +23,6 @@ class _Draft:
     host_s: float
     reads: tuple[int, ...]
     writes: list[int] = field(default_factory=list)
-
-
-class GroupCollectives(NamedTuple):
-    """The same collectives of several groups, each of which runs its own one after the other.
-
-    Attributes:
-        operation: as in ``Collective``.
-        groups: their devices.
-        sizes_bytes: bytes of each collective of a group.
-        calls: calls that each stands for.
-        held_parts: calls whose results are held one at a time, each until it is used; 0: none is held.
-        wait: whether the next op of each device waits for it.
-        dispatched_as: the operation whose seconds of the host its calls take; by default its own.
-        subgroup: of the GPUs that they stand for, where others than they take part.
-    """
-
-    operation: str
-    groups: tuple[tuple[int, ...], ...]
-    sizes_bytes: tuple[float, ...]
-    calls: int = 1
-    held_parts: int = 0
-    wait: bool = True
-    dispatched_as: str = ""
-    subgroup: Subgroup | None = None
 
 
 class SamplingBuilder:
@@ -102,15 +77,11 @@ class SamplingBuilder:
         """Let a tensor lie on a device until the end."""
         self._kept.append((tensor, device))
 
-    def write(self, device: int, tensor: int) -> None:
-        """Let a device's last op write a tensor at its end."""
-        self._ops[device][-1].writes.append(tensor)
-
     def send(self, device: int, tensor: int) -> None:
         """Let a device hand over a tensor once its last op has ended and all that was announced to it is there."""
         if self._awaited[device]:
             self.compute(device, self._ops[device][-1].action, 0.0)
-        self.write(device, tensor)
+        self._ops[device][-1].writes.append(tensor)
         self.call(device, self.calls.message_s)
 
     def receive(self, device: int, tensor: int) -> None:
@@ -144,8 +115,18 @@ class SamplingBuilder:
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
 
-        ``held_bytes`` of the result lie on each device until the op that waits for it has ended. With a ``subgroup``
-        GPUs that its devices stand for take part; else one device alone does nothing.
+        Args:
+            operation: as in ``Collective``.
+            devices: that take part.
+            size_bytes: bytes of the collective.
+            stage: of its tensors.
+            number: of its tensors.
+            calls: calls that it stands for.
+            held_bytes: bytes of the result on each device until the op that waits for it has ended.
+            wait: whether the next op of each device waits for it.
+            dispatched_as: the operation whose seconds of the host its calls take; by default its own.
+            subgroup: of the GPUs that its devices stand for, where others than they take part; else one device alone
+                does nothing.
         """
         reads, ready = [], Tensor("ready", stage, number, 0.0)
         alone = len(devices) == 1 and subgroup is None
@@ -166,32 +147,6 @@ class SamplingBuilder:
             for device in devices:
                 self.expect(device, result)
         return result
-
-    def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
-        """Start the collectives of an exchange, group by group; for each group its last result."""
-        results = []
-        for group in what.groups:
-            for size_bytes in what.sizes_bytes:
-                result = self.collective(
-                    what.operation,
-                    group,
-                    size_bytes,
-                    stage=action.stage,
-                    number=action.patch,
-                    calls=what.calls,
-                    held_bytes=size_bytes / what.held_parts if what.held_parts else 0.0,
-                    wait=what.wait,
-                    dispatched_as=what.dispatched_as,
-                    subgroup=what.subgroup,
-                )
-            results.append(result)
-        return results
-
-    def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
-        """Let the next op of each group's devices wait for the group's result."""
-        for group, result in zip(groups, results, strict=True):
-            for device in group:
-                self.expect(device, result)
 
     def build(self, stages: Sequence[Stage], resident: Sequence[tuple[Buffer, ...]]) -> Plan:
         """The plan; tensors still announced to a device must lie there at the end."""

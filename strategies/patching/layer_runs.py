@@ -25,7 +25,7 @@ from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from profiles.units import FloatArray
-from strategies.patching.builder import GroupCollectives, SamplingBuilder
+from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import waits_s
 from strategies.patching.grid import Grid
 from strategies.plans.actions import PatchAction
@@ -168,13 +168,29 @@ class LayerRunner(NamedTuple):
     def _exchange(
         self, kind: str, operation: str, *sizes: float, calls: int, held: int = 0, wait: bool = True
     ) -> Sequence[int]:
-        """Append an exchange in the groups of a kind, as in ``GroupCollectives``; the results of those groups."""
-        groups, subgroup = tuple(self.grid.groups_of(kind, self.team)), self.grid.subgroup(kind)
-        if self.grid.members(kind) == 1:
-            return ()
-        dispatched_as = EXCHANGE if operation == "all_gather" else ""
-        what = GroupCollectives(operation, groups, sizes, calls, held, wait, dispatched_as, subgroup)
-        return self.builder.exchange(what, self.action)
+        """Append an exchange of some sizes in the groups of a kind; for each group its last result.
+
+        Of ``held`` calls at a time the results are held, each until it is used; 0: none is.
+        """
+        results: list[int] = []
+        for group in self.grid.groups_of(kind, self.team) if self.grid.members(kind) > 1 else ():
+            each = [
+                self.builder.collective(
+                    operation,
+                    group,
+                    size,
+                    stage=self.action.stage,
+                    number=self.action.patch,
+                    calls=calls,
+                    held_bytes=size / held if held else 0.0,
+                    wait=wait,
+                    dispatched_as=EXCHANGE if operation == "all_gather" else "",
+                    subgroup=self.grid.subgroup(kind),
+                )
+                for size in sizes
+            ]
+            results.append(each[-1])
+        return results
 
     def _head_bytes(self, size_bytes: float) -> float:
         return self.grid.head_bytes(size_bytes, self.work.run.batch, self.work.run.tokens)
@@ -196,7 +212,9 @@ class LayerRunner(NamedTuple):
         for _ in range(rounds - 1):
             results = self._exchange("ring", "send_recv", size, calls=calls, held=calls, wait=False)
             self._compute(self.work.attention_s / rounds)
-            self.builder.expect_each(self.grid.groups_of("ring", self.team), results)
+            for group, result in zip(self.grid.groups_of("ring", self.team), results, strict=True):
+                for device in group:
+                    self.builder.expect(device, result)
         self._compute(self.work.attention_s / rounds)
 
     def _attend_in_rows(self) -> None:
