@@ -75,7 +75,7 @@ def test_frozen_weights_have_no_gradients_and_no_casts_and_adapters_have_both(pl
     beside = ComponentCosts(backbone(adapted).of_adapters, device, stack=stack)
     assert not base.weight_s(8).any()
     assert own.gpu_s(8) == pytest.approx(base.gpu_s(8) + beside.gpu_s(8))
-    dispatched = backbone(adapted).table(half=False).operators
+    dispatched = backbone(adapted).table.operators
     assert beside.host_s.sum() > OPERATORS * 10 * stack.forward_operator_s
     assert own.host_s.sum() == pytest.approx(
         dispatched.sum() * stack.forward_operator_s + beside.host_s.sum()

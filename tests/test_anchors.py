@@ -10,12 +10,12 @@ import pytest
 from profiles.architectures.components import Anchor, MeasuredTime
 from profiles.architectures.model_tables import read_anchors
 from profiles.architectures.models import MODELS, load_model, model_names
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts, TaskCosts, published
 from profiles.errors import InputError
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import Rates
 from validate.__main__ import main
+from validate.equal_blocks import equal_blocks_transformer
 from validate.fitting.anchors import factor, published_anchors
 from validate.published.ledger import NEAR
 from validate.published.rows import INFERENCE

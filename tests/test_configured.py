@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from profiles.architectures.models import MODELS, read_model
 from profiles.errors import InputError
 from profiles.measuring.counting.config_files import ConfigOptions, read_config
 from profiles.measuring.counting.configured import count_configured
-from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
+from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.specs import CONFIGS
 from profiles.measuring.timing.building import build, inputs, largest_integer
 from sim.cli.main import main as sim_main
@@ -112,14 +113,14 @@ def counted(write):
 )
 def test_a_shipped_backbone_is_found_again_by_structure(counted, model, component, config, asked):
     count = counted(CONFIGS[config], **asked)
-    assert _rows(layers_text(count)) == _rows((MODELS / model / "layers.csv").read_text(), component)
-    assert _rows(exchanges_text(count)) == _rows((MODELS / model / "exchanges.csv").read_text(), component)
-    for file, text in kernel_texts(count).items() if model in ("sd21", "sd3-medium") else ():
+    texts = folder_texts("mine", count)
+    (written,) = tomllib.loads(texts.pop(Path("model.toml")))["components"]
+    assert texts.keys() == {Path("layers.csv"), Path("exchanges.csv")}
+    for file, text in (texts | (kernel_texts(count) if model in ("sd21", "sd3-medium") else {})).items():
         assert _rows(text) == _rows((MODELS / model / file).read_text(), component)
     head = tomllib.loads((MODELS / model / "model.toml").read_text())
     (shipped,) = (part for part in head["components"] if part["name"] == component)
     (backbone,) = count.components
-    (written,) = tomllib.loads(model_text("mine", count))["components"]
     for key in ("frames", "latent_MB", "image_tokens", "text_tokens"):
         assert written.get(key) == shipped.get(key)
     assert sum(backbone.carried.values()) / 1e6 == pytest.approx(shipped["carried_MB"])

@@ -15,7 +15,7 @@ from profiles.architectures.components import Component, Layer
 from profiles.architectures.models import MODELS, load_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import count_component, count_model
-from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
+from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention
 from profiles.measuring.counting.zoo import ARCHITECTURES, architecture
@@ -44,19 +44,19 @@ SIZES = (
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in LARGE + SIZES])
 def test_the_committed_folder_is_what_is_counted(name):
     recount = count_model(architecture(name))
+    texts = {str(path): text for path, text in folder_texts(name, recount).items()}
     rows = (MODELS / name / "layers.csv").read_text(encoding="utf-8").splitlines()
-    for committed_row, row in zip(rows, layers_text(recount).splitlines(), strict=True):
+    for committed_row, row in zip(rows, texts["layers.csv"].splitlines(), strict=True):
         assert committed_row == row
     committed = tomllib.loads((MODELS / name / "model.toml").read_text(encoding="utf-8"))
-    recounted = tomllib.loads(model_text(name, recount))
+    recounted = tomllib.loads(texts["model.toml"])
     begins = f"counted by sim measure count at {recount.height}x{recount.width}"
     for said in (committed, recounted):
         assert said.pop("source").startswith(begins)  # goes on with the versions of the tools
     assert committed == recounted
     exchanges = MODELS / name / "exchanges.csv"
-    counted = any(component.exchanges for component in recount.components)
-    assert (exchanges.read_text(encoding="utf-8") if exchanges.exists() else "") == (
-        exchanges_text(recount) if counted else ""
+    assert (exchanges.read_text(encoding="utf-8") if exchanges.exists() else None) == texts.get(
+        exchanges.name
     )
     files = (path for of in ("kernels*.csv", "adapted.csv") for path in (MODELS / name).glob(of))
     launched = {path.name: path.read_text(encoding="utf-8") for path in files}
@@ -126,7 +126,7 @@ def test_a_cut_through_the_largest_unit_vit_printed_carries_51_times_258_tokens(
     hidden = 258 * 2048 * 4
     assert {layer.output_bytes for layer in uvit.layers[:-1]} == {hidden}
     cuts = [round(i * 49 / 4) - 1 for i in (1, 2, 3)]
-    assert sum(uvit.cut_bytes(cut) for cut in cuts) == 51 * hidden
+    assert sum(uvit.cut_bytes[cut] for cut in cuts) == 51 * hidden
     assert 51 * hidden / 2**20 == pytest.approx(102.80, abs=0.005)
     assert 12 * hidden / 2**20 == pytest.approx(24.19, abs=0.005)
 

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
@@ -19,6 +18,7 @@ from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling_scenario import SamplingScenario
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS, LAYER_S = 6, 0.4
 ROWS, HIDDEN = 16, 64

@@ -7,7 +7,6 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.architectures.shares import Share
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay_parts
@@ -17,6 +16,7 @@ from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
+from validate.equal_blocks import equal_blocks_transformer
 
 TEXT_S, DECODER_S = (0.1, 0.2), (0.3, 0.4, 0.5)
 LAYERS, LAYER_S = 4, 1.0

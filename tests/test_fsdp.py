@@ -11,7 +11,6 @@ from oracle import evaluate
 
 from profiles.architectures.components import divided_parameters
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay
@@ -24,6 +23,7 @@ from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from validate.equal_blocks import equal_blocks_transformer
 
 GPUS, UNITS, PARAMETERS = 4, 5, 10**6
 WIRE = 1e9

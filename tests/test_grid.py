@@ -2,9 +2,9 @@
 
 import pytest
 
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from strategies.patching.grid import Grid, make_grid
+from validate.equal_blocks import equal_blocks_transformer
 
 
 def sampling(make, num_gpus, **workload):

@@ -5,11 +5,11 @@ from math import prod
 
 import pytest
 
-from profiles.architectures.synthetic import equal_blocks_transformer
 from sim.outcomes.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
 LINEAR_S, ATTENTION_S = 0.75, 0.25

@@ -6,7 +6,6 @@ import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
@@ -16,6 +15,7 @@ from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
+from validate.equal_blocks import equal_blocks_transformer
 
 H100 = "h100-80gb-sxm"
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from making import FREE, make_cluster, make_link
 
 import sim
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from sim.explore.sweep import TOP, objectives
 from sim.outcomes.runs import bound, least_memory_bytes
 from sim.replay import ways
 from strategies.registry import strategies_of
+from validate.equal_blocks import equal_blocks_transformer
 
 ANOMALY = 1.1
 ROUNDING = 1 + 1e-9

@@ -147,7 +147,7 @@ def test_a_cut_carries_the_hidden_state_and_every_live_skip(tmp_path):
         [Skip(0, 3), Skip(1, 2)],
         [Skip(0, 3)],
     ]
-    assert [unet.cut_bytes(cut) for cut in range(3)] == [1e6 + 1e6, 2e6 + 1e6 + 2e6, 4e6 + 1e6]
+    assert [unet.cut_bytes[cut] for cut in range(3)] == [1e6 + 1e6, 2e6 + 1e6 + 2e6, 4e6 + 1e6]
 
 
 READS = """\

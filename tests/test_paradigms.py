@@ -4,11 +4,11 @@ from math import ceil
 
 import pytest
 
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from sim.outcomes.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling.paradigms import ParaDiGMS
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS, LAYER_S = 4, 0.1
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from strategies.patching.patch_pipeline import paced_layers, stage_layers
 from strategies.sampling.pipefusion import PipeFusion
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS = 8
 LAYER_S = 0.25

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from notation import parse_action
 
 import sim
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
 from sim import plots
 from sim.outcomes.parts import replay, replay_parts
@@ -21,6 +20,7 @@ from sim.report.plots.space import BubbleRatioInfo, ScalingInfo, Winner, Winners
 from sim.report.plots.sweep import SweepPoint
 from sim.report.plots.timeline import bar_kinds
 from strategies.registry import make_sampler, make_strategy
+from validate.equal_blocks import equal_blocks_transformer
 
 GIB = 2.0**30
 

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from conformance import sampling_points, sampling_scenes, training_points, training_scenes
 
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.outcomes.runs import run_point
 from strategies.registry import all_samplers, all_strategies
+from validate.equal_blocks import equal_blocks_transformer
 
 POINTS = 16
 """Of one strategy on one scene: of so many that neighbour on its candidates."""

@@ -8,12 +8,12 @@ from profiles.architectures.components import MeasuredTime
 from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
 from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.zoo import architecture
+from validate.equal_blocks import equal_blocks_transformer
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
 from sim.outcomes.runs import run_point
@@ -13,6 +12,7 @@ from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
 PARAMETERS, SAVED_BYTES = 10**6, 5e6

@@ -11,7 +11,6 @@ import pytest
 
 from profiles.architectures.components import Exchange
 from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
@@ -19,6 +18,7 @@ from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling_scenario import SamplingScenario
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS = 6
 ROWS, HIDDEN, HEADS = 16, 64, 8

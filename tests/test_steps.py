@@ -10,7 +10,6 @@ from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.devices import Device, read_device
 from profiles.machines.laws import Rates
-from profiles.measuring.fitting.layer_times import read_first_backwards
 from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
@@ -20,6 +19,7 @@ from validate.steps.programme import (
     TrainingStep,
     alone,
     by_rates,
+    read_first_backwards,
     report_gpu,
 )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.architectures.synthetic import equal_layers_model
 from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
@@ -11,6 +11,7 @@ from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
+from validate.equal_blocks import equal_blocks_transformer
 
 FIGURE_4 = {
     0.4384: {  # Stable Diffusion 2.1: per cent by stages, for 1 to 4 micro-batches

@@ -115,21 +115,20 @@ def _read_layers(rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
     for index, row in enumerate(rows):
         if row.integer("index") != index:
             raise row.fail("index", f"must be {index}: each component counts its layers from 0 in order")
-    layers = tuple(map(_read_layer, rows))
+    layers = tuple(
+        Layer(
+            block=row.integer("block"),
+            name=row.text("name"),
+            parameters=row.integer("parameters"),
+            backward=row.choice("backward", BACKWARDS),
+            kernels=row.integer("kernels"),
+            **in_si({key: row.number(key) for key in LAYER_SIZES}),
+        )
+        for row in rows
+    )
     if trainable and all(layer.backward != "full" for layer in layers):
         raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
     return layers
-
-
-def _read_layer(row: Row) -> Layer:
-    return Layer(
-        block=row.integer("block"),
-        name=row.text("name"),
-        parameters=row.integer("parameters"),
-        backward=row.choice("backward", BACKWARDS),
-        kernels=row.integer("kernels"),
-        **in_si({key: row.number(key) for key in LAYER_SIZES}),
-    )
 
 
 def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer, ...]:
@@ -206,14 +205,10 @@ def read_layer_times(layers: Sequence[Layer], rows: Sequence[Row]) -> tuple[Meas
     return tuple(times[key] for key in sorted(times))
 
 
-def layers_named(text: str) -> range:
-    """The layers that a cell names: one, or several alike, such as 1-39; none where it names no layers."""
-    match = LAYERS_NAMED.fullmatch(text)
-    return range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-
-
 def _layer_indices(row: Row, num_layers: int) -> range:
-    named = layers_named(row.text("index"))
+    """The layers that a row names: one, or several alike, such as 1-39."""
+    match = LAYERS_NAMED.fullmatch(row.text("index"))
+    named = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     last = named[-1] if named else row.integer("index")
     if last >= num_layers:
         raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")

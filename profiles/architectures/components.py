@@ -233,32 +233,27 @@ class Component:
         """Parameters of all layers."""
         return sum(layer.parameters for layer in self.layers)
 
-    def table(self, *, half: bool) -> KernelTable:
-        """Its kernels as arrays, in half precision or in the model's own."""
-        return self._half_table if half else self._table
-
     @cached_property
-    def _table(self) -> KernelTable:
+    def table(self) -> KernelTable:
+        """Its kernels as arrays."""
         return KernelTable(self.kernels, self.text_tokens)
 
     @cached_property
-    def _half_table(self) -> KernelTable:
+    def half_table(self) -> KernelTable:
+        """Its kernels in half precision as arrays."""
         return KernelTable(self.half_kernels, self.text_tokens)
 
     def live_skips(self, cut: int) -> Iterator[Skip]:
         """The skips that are live over the cut after layer ``cut``."""
         return (skip for skip in self.skips if skip.source <= cut < skip.target)
 
-    def cut_bytes(self, cut: int) -> float:
-        """Bytes per sample that a forward sends over the cut after a layer, without ``carried_bytes``.
+    @cached_property
+    def cut_bytes(self) -> tuple[float, ...]:
+        """Bytes per sample that a forward sends over the cut after each layer, without ``carried_bytes``.
 
         The hidden state and every live skip are sent; right after a skip's source both are, although they are
         one tensor (as the published baselines do).
         """
-        return self._cut_bytes[cut]
-
-    @cached_property
-    def _cut_bytes(self) -> tuple[float, ...]:
         sizes = [layer.output_bytes for layer in self.layers]
         return tuple(
             size + sum_in_order(sizes[skip.source] for skip in self.live_skips(cut))

@@ -1,5 +1,6 @@
 """Tables of a model folder: rows of its CSV files by component, its anchors, and the skips and reads between layers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from profiles.architectures.component_files import (
 )
 from profiles.architectures.components import Anchor, Read, Skip
 from profiles.errors import InputError
-from profiles.files import Row, Table, path_kind, read_rows
+from profiles.files import Table, path_kind, read_rows
 from profiles.units import MB
 
 LAYERS: Final = "layers.csv"
@@ -29,17 +30,22 @@ DTYPES: Final = ("float16", "bfloat16", "float32")
 def read_tables(table: Table, names: list[str]) -> Tables:
     """The tables beside a model file whose components have these names."""
     folder = table.path.parent
-    kernels, times = _kernel_files(table), _time_files(folder)
-    files: dict[str, tuple[str, ...]] = {LAYERS: LAYER_COLUMNS}
-    optional = {EXCHANGES: EXCHANGE_COLUMNS, ADAPTED: ADAPTED_COLUMNS}
-    files |= {file: of for file, of in optional.items() if path_kind(folder / file) != "nothing"}
-    files.update(dict.fromkeys(kernels, KERNEL_COLUMNS))
-    files.update(dict.fromkeys(times, TIME_COLUMNS))
-    rows = {file: read_rows(folder / file, columns) for file, columns in files.items()}
-    tables = {file: _by_component(of, names) for file, of in rows.items()}
-    exchanges, adapted = (tables.get(file) or _by_component([], names) for file in optional)
-    by_device = {Path(file).stem: tables[file] for file in times}
-    return Tables(tables[LAYERS], exchanges, adapted, {file: tables[file] for file in kernels}, by_device)
+
+    def of(file: str, columns: Sequence[str], *, optional: bool = False) -> ByComponent:
+        """Rows of a file by the component they are of."""
+        grouped: ByComponent = {name: [] for name in names}
+        absent = optional and path_kind(folder / file) == "nothing"
+        for row in () if absent else read_rows(folder / file, columns):
+            grouped[row.choice("component", names)].append(row)
+        return grouped
+
+    return Tables(
+        layers=of(LAYERS, LAYER_COLUMNS),
+        exchanges=of(EXCHANGES, EXCHANGE_COLUMNS, optional=True),
+        adapted=of(ADAPTED, ADAPTED_COLUMNS, optional=True),
+        kernels={file: of(file, KERNEL_COLUMNS) for file in _kernel_files(table)},
+        times={Path(file).stem: of(file, TIME_COLUMNS) for file in _time_files(folder)},
+    )
 
 
 def _kernel_files(table: Table) -> list[str]:
@@ -61,14 +67,6 @@ def _time_files(folder: Path) -> list[str]:
     if path_kind(folder / "times") == "file":
         raise InputError(f"{folder / 'times'}: is not a folder; it holds one <device>.csv per device")
     return [f"times/{path.name}" for path in sorted((folder / "times").glob("*.csv"))]
-
-
-def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
-    """Rows by the component they are of."""
-    grouped: ByComponent = {name: [] for name in names}
-    for row in rows:
-        grouped[row.choice("component", names)].append(row)
-    return grouped
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:

@@ -99,7 +99,7 @@ class KernelTimes(LayerTimes):
     ) -> None:
         super().__init__(component)
         self._biased = biased
-        self._table = component.table(half=not training)
+        self._table = component.table if training else component.half_table
         self._laws, self._pixels = laws, extent.pixels
         encoders = "autocast" if component.trainable else stack.encoders
         single = training and encoders == "float32"

@@ -6,15 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
-from tempfile import mkdtemp
 
 from profiles.errors import InputError
 from profiles.outputs import whole_file
-
-
-def scratch_folder(name: str) -> Path:
-    """A path called ``name`` in a new temporary folder."""
-    return Path(mkdtemp()) / name
 
 
 def write_file(path: Path, text: str) -> None:

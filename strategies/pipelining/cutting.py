@@ -120,7 +120,7 @@ def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> 
         layers, cuts = component.layers, range(len(component.layers) - 1)
         return (
             np.array([float(layout.summed_of(component, i, i + 1)) for i in range(len(layers))]),
-            np.array([component.cut_bytes(cut) for cut in cuts]),
+            np.array(component.cut_bytes[:-1]),
             np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool),
         )
 

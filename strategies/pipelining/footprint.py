@@ -170,7 +170,7 @@ def _stage_input_bytes(layout: Layout, stage: Stage) -> float:
     sources, carried = scenario.model.inputs_of(stage.component), component.carried_bytes
     received = sum_in_order(scenario.model.components[i].layers[-1].output_bytes for i in sources)
     if not layout.in_units:
-        return (component.cut_bytes(first - 1) if first else received) + carried
+        return (component.cut_bytes[first - 1] if first else received) + carried
     leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
     received = layers[first - 1].output_bytes if first else received + carried
     return received + sum_in_order(layers[source].output_bytes for source in leaving)

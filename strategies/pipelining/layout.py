@@ -274,7 +274,7 @@ class Layout:
         Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
         """
         sizes = (
-            of.cut_bytes(stage.last_layer)
+            of.cut_bytes[stage.last_layer]
             if self.skip_route == "relay"
             else of.layers[stage.last_layer].output_bytes
             for stage, of in zip(self.stages, map(self.component, self.stages), strict=True)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from profiles.architectures.components import Exchange
-from profiles.architectures.synthetic import equal_blocks_transformer
+from validate.equal_blocks import equal_blocks_transformer
 
 UNEVEN_S = [0.11, 0.32, 0.27, 0.18, 0.41, 0.09, 0.23, 0.36]
 

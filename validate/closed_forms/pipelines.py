@@ -12,12 +12,13 @@ from functools import cache
 from itertools import product
 from typing import Final
 
-from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.architectures.synthetic import equal_layers_model
 from profiles.units import MIB
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.plans.traces import Trace
 from validate.closed_forms.forms import Form, form, letter_text
+from validate.equal_blocks import equal_blocks_transformer
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.diffusionpipe import frozen_share, unfilled_bubbles_of
 from validate.published.pulse import Task, volume

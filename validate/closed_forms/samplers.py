@@ -13,7 +13,6 @@ from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
-from profiles.architectures.synthetic import equal_blocks_transformer
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
@@ -22,6 +21,7 @@ from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from validate.closed_forms.forms import Form, form, letter_text
+from validate.equal_blocks import equal_blocks_transformer
 from validate.points import cluster_of, sampled, sampler, sampling
 
 DEGREES: Final = (2, 4, 8)

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from profiles.architectures.models import Model
-from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.architectures.synthetic import equal_layers_model
 from profiles.checks import sum_in_order
 from sim.explore.points import find_points
 from sim.outcomes.runs import bound, run_point
@@ -28,6 +28,7 @@ from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
+from validate.equal_blocks import equal_blocks_transformer
 from validate.points import best, fastest, replayed, sampler, sampling, scenario, train
 from validate.published.records import Record, published, the_published
 

@@ -29,7 +29,6 @@ from torch.utils._pytree import tree_leaves
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import Model
 from profiles.architectures.shares import ELEMENT_BYTES
-from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DiffusimError, InputError
 from profiles.measuring.launching import launch
 from strategies.pipelining.mesh import CONTEXT, REPLICAS, SHARDS, TENSOR
@@ -37,6 +36,7 @@ from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.fsdp import FSDP
+from validate.equal_blocks import equal_blocks_transformer
 from validate.running.model import Block, attend
 from validate.running.rank import joined
 from validate.running.sampling.settings import HEADS, HIDDEN, emulated_cluster

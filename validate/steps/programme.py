@@ -14,7 +14,7 @@ import json
 import sys
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
@@ -24,13 +24,13 @@ import torch
 from profiles.architectures.components import Component, MeasuredTime
 from profiles.architectures.models import Model, read_model
 from profiles.errors import InputError
-from profiles.files import path_kind, read_text
+from profiles.files import path_kind, read_rows, read_text
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.measuring.counting.component import ModelCount
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
-from profiles.measuring.fitting.layer_times import FirstBackwards, read_first_backwards
+from profiles.measuring.fitting.layer_times import QUANTILE_COLUMNS
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import RECIPES, draws, update_of
@@ -55,6 +55,21 @@ from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.replicas import DDP
+
+FirstBackwards = Mapping[tuple[str, int, int], float]
+"""Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
+
+
+def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
+    """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
+    path = folder / "quantiles" / f"{device}.csv"
+    rows = read_rows(path, QUANTILE_COLUMNS) if path_kind(path) == "file" else ()
+    return {
+        (row.text("component"), row.integer("index"), row.integer("batch_size")): seconds
+        for row in rows
+        if row.text("quantity") == "backward_first"
+        for seconds in [row.number("p50_ms") * MILLISECOND]
+    }
 
 
 class MeasuredStep(NamedTuple):

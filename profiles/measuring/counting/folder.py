@@ -47,9 +47,18 @@ COLUMNS: Final = (
 
 def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
     """The files of a model folder, by their name."""
-    texts = {Path("model.toml"): model_text(name, model), Path("layers.csv"): layers_text(model)}
-    if any(component.exchanges for component in model.components):
-        texts[Path("exchanges.csv")] = exchanges_text(model)
+    layers = (row for component in model.components for row in _rows(component))
+    texts = {
+        Path("model.toml"): _model_text(name, model),
+        Path("layers.csv"): csv_text(LAYER_COLUMNS, layers),
+    }
+    exchanges = [
+        [component.spec.name, one.layer, one.kind, one.elements, one.heads]
+        for component in model.components
+        for one in component.exchanges
+    ]
+    if exchanges:
+        texts[Path("exchanges.csv")] = csv_text(EXCHANGE_COLUMNS, exchanges)
     return texts
 
 
@@ -70,17 +79,6 @@ def _adapted_text(model: ModelCount) -> str:
         for index, size in _alike(adapted_bytes(component))
     )
     return csv_text(ADAPTED_COLUMNS, rows)
-
-
-def layers_text(model: ModelCount) -> str:
-    """The contents of ``layers.csv``."""
-    return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
-
-
-def exchanges_text(model: ModelCount) -> str:
-    """The contents of ``exchanges.csv``."""
-    exchanges = ((component.spec.name, e) for component in model.components for e in component.exchanges)
-    return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in exchanges))
 
 
 def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
@@ -104,7 +102,7 @@ def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
         first = end
 
 
-def model_text(name: str, model: ModelCount) -> str:
+def _model_text(name: str, model: ModelCount) -> str:
     """The contents of ``model.toml``."""
     architecture, components = model.architecture, model.components
     values: dict[str, object] = {"name": name, "title": architecture.title, "source": _source(model)}

@@ -4,7 +4,7 @@ Beside ``times/<device>.csv``, which a model folder is read with, stand a header
 (``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,9 +37,6 @@ QUANTILE_COLUMNS: Final = (
     *(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES),
 )
 LAUNCHES: Final = 1e6
-
-FirstBackwards = Mapping[tuple[str, int, int], float]
-"""Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
 
 
 class Update(NamedTuple):
@@ -82,18 +79,6 @@ def read_header(times: Path) -> Header | None:
     rows = table.integer("rows") if "rows" in table else None
     updates = tuple(map(Update.of, table.tables("optimizer")))
     return Header(model, height, width, dtype, source, memory, rows, updates)
-
-
-def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
-    """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
-    path = folder / "quantiles" / f"{device}.csv"
-    rows = read_rows(path, QUANTILE_COLUMNS) if path_kind(path) == "file" else ()
-    return {
-        (row.text("component"), row.integer("index"), row.integer("batch_size")): seconds
-        for row in rows
-        if row.text("quantity") == "backward_first"
-        for seconds in [row.number("p50_ms") * MILLISECOND]
-    }
 
 
 def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:

@@ -65,9 +65,9 @@ def profile(
     width: int | None = None,
     components: Sequence[str] = (),
     name: str | None = None,
-    output: Path | None = None,
+    output: Path,
 ) -> Profile:
-    """Time every layer of a model's components, all or some, and write them into a model folder if one is named.
+    """Time every layer of a model's components, all or some, and write them into a model folder.
 
     The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
     encoders or one encoder, with the options for them (height and width, too). A simulation finds the times by the name
@@ -124,10 +124,9 @@ def _forgetting(part: ComponentCount, kept: Sequence[str]) -> ComponentCount:
 
 
 def _profiled(
-    model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path | None
+    model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path
 ) -> Profile:
-    if output is not None:
-        _check_folder(output, model, counted)
+    _check_folder(output, model, counted)
     clock, name = seat
     before, others = clocks(clock.device), OtherPrograms()
     times = []
@@ -141,11 +140,10 @@ def _profiled(
     header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
     cores = others.cores()
     header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
-    if output is not None:
-        texts = time_texts(name, times, header)
-        if path_kind(output / "model.toml") == "nothing":
-            texts |= folder_texts(model, counted)
-        write_files(output, texts)
+    texts = time_texts(name, times, header)
+    if path_kind(output / "model.toml") == "nothing":
+        texts |= folder_texts(model, counted)
+    write_files(output, texts)
     return Profile(model, name, counted, tuple(times), header, cores)
 
 
@@ -163,15 +161,15 @@ def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
         raise InputError(f"{held} with other layers than those of {name} to be timed; name another folder")
 
 
-def report_profile(profiled: Profile, output: Path | None) -> None:
+def report_profile(profiled: Profile, output: Path) -> None:
     """Print the times, and warn of a busy machine."""
     size = f"{profiled.counted.height}x{profiled.counted.width}"
     title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
     show(150, times_table(title, profiled.components))
     warning = disturbance(profiled.other_cores) if profiled.header["clock"] == WALL else ""
-    lines = [f"warning: {warning}; --clock thread is not misled by others"] if warning else []
-    for line in [*lines, *([f"wrote {output}"] if output is not None else [])]:
-        print(f"measure: {line}", file=sys.stderr)
+    if warning:
+        print(f"measure: warning: {warning}; --clock thread is not misled by others", file=sys.stderr)
+    print(f"measure: wrote {output}", file=sys.stderr)
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:

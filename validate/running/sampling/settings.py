@@ -1,6 +1,6 @@
 """Settings: which sampler runs on how many ranks, and the plan that follows from them.
 
-The model is ``profiles.architectures.synthetic.equal_blocks_transformer`` with the sizes of
+The model is ``validate.equal_blocks.equal_blocks_transformer`` with the sizes of
 ``validate.running.sampling.transformer``: the ranks of a real run must send the bytes of the plan.
 """
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from profiles.architectures.synthetic import HALF, equal_blocks_transformer
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
@@ -20,6 +19,7 @@ from strategies.registry import make_sampler
 from strategies.sampling.attention2d import Attention2D
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
+from validate.equal_blocks import HALF, equal_blocks_transformer
 
 LAYERS: Final = 8
 ROWS: Final = 16  # of image tokens; there are as many columns

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
-from profiles.architectures.synthetic import LATENT_CHANNELS
+from validate.equal_blocks import LATENT_CHANNELS
 from validate.running.model import Block, Modulation, attend, heads_of
 from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, Settings
 

@@ -1,0 +1,72 @@
+"""A diffusion transformer made by formula, to compare samplers with closed forms and to run them on."""
+
+from dataclasses import replace
+from typing import Final
+
+from profiles.architectures.components import Exchange, Skip
+from profiles.architectures.models import Model
+from profiles.architectures.synthetic import equal_layers_model
+from profiles.checks import check_counts
+
+LATENT_CHANNELS: Final = 4
+PIXELS_PER_TOKEN: Final = 16
+"""Along each side: 8 pixels become one latent, 2 latents one token."""
+HALF: Final = 2
+"""Bytes of a number in half precision."""
+
+
+def equal_blocks_transformer(
+    num_layers: int,
+    forward_s: float = 1e-3,
+    *,
+    rows: int = 16,
+    hidden_size: int = 64,
+    heads: int = 8,
+    text_tokens: int = 0,
+    parameters: int = 0,
+    saved_bytes: float = 0.0,
+    skips: bool = False,
+    device: str = "ideal",
+) -> Model:
+    """A diffusion transformer whose blocks are all alike, to sample from.
+
+    Each block attends once to all tokens, and sums twice under tensor parallelism, after attention and after the
+    feed-forward. The last block's output is the noise prediction.
+
+    Args:
+        num_layers: transformer blocks.
+        forward_s: forward seconds of one block per sample.
+        rows: of image tokens; there are as many columns.
+        hidden_size: elements per token.
+        heads: of the attention.
+        text_tokens: tokens of the text that pass through the blocks beside those of the image.
+        parameters: of one block.
+        saved_bytes: what one block keeps for its backward, per sample.
+        skips: whether each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
+        device: name of the device on which the times count as measured.
+    """
+    check_counts("model", least=1, num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
+    model = equal_layers_model(
+        num_layers,
+        forward_s,
+        parameters=parameters,
+        output_bytes=HALF * (rows**2 + text_tokens) * hidden_size,
+        saved_bytes=saved_bytes,
+        device=device,
+    )
+    (chain,), pixels, elements = model.components, rows * PIXELS_PER_TOKEN, rows**2 * hidden_size
+    latents = HALF * LATENT_CHANNELS * (pixels // 8) ** 2
+    exchanged = (("key_value", 2 * elements, heads), ("reduce", elements, 0), ("reduce", elements, 0))
+    transformer = replace(
+        chain,
+        name="transformer",
+        image_tokens=rows**2,
+        text_tokens=text_tokens,
+        layers=(*chain.layers[:-1], replace(chain.layers[-1], output_bytes=float(latents))),
+        skips=tuple(Skip(i, num_layers - 1 - i) for i in range(num_layers // 2)) if skips else (),
+        exchanges=tuple(Exchange(layer, *of) for layer in range(num_layers) for of in exchanged),
+    )
+    title = f"{num_layers} equal blocks"
+    return replace(
+        model, name="equal-blocks", title=title, height=pixels, width=pixels, components=(transformer,)
+    )
