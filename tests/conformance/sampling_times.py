@@ -76,7 +76,7 @@ def without_contention_the_worklist_evaluator_tells_the_same(point):
 
 @check
 def memory_is_never_negative_and_what_is_kept_stays(point):
-    devices, _, changes = memory_events(point.trace)
+    devices, _, changes, _ = memory_events(point.trace)
     largest = max(1.0, float(peak_memory_bytes(point.trace).max()))
     for device in range(point.plan.num_devices):
         held = np.cumsum(changes[devices == device])

@@ -139,7 +139,7 @@ def two_replays_are_identical_to_the_bit(whole):
 
 @check
 def memory_never_falls_below_what_stays_and_ends_there(point):
-    devices, times, changes = memory_events(point.trace)
+    devices, times, changes, _ = memory_events(point.trace)
     for device in range(point.plan.num_devices):
         own = devices == device
         held = np.cumsum(changes[own])
