@@ -9,21 +9,20 @@ from hypothesis import strategies as st
 
 from profiles.costs.bands import (
     ANY,
-    FAMILIES,
-    METHODS,
+    PARTS,
     Band,
     Bands,
     Circumstances,
-    Evidence,
+    Shape,
     Spread,
     Uncertainty,
     load_bands,
     spread_between,
+    spread_of,
 )
-from profiles.costs.trust import COLUMNS, TRUST, Trust, read_trust, trust_of
+from profiles.costs.trust import COLUMNS, TRUST, Errors, Trust, read_trust, trust_of
 from profiles.errors import InputError
 from profiles.machines.devices import device_names
-from profiles.software.stacks import stack_names
 from strategies.registry import all_samplers, all_strategies
 
 shares = st.floats(0.0, 1.0)
@@ -38,12 +37,11 @@ uncertainties = st.builds(
 )
 
 
-@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=30))
-def test_a_band_of_ratios_holds_the_estimate_and_eight_of_ten_of_them(ratios):
-    band = Band.of_ratios(ratios)
-    assert band.low <= 1 <= band.high
-    inside = sum(nextafter(band.low, 0) <= ratio <= nextafter(band.high, 99) for ratio in ratios)
-    assert inside >= 0.8 * len(ratios) - 1
+@given(st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=30))
+def test_a_spread_holds_eight_of_ten_errors(errors):
+    spread = spread_of(errors)
+    inside = sum(abs(error) <= nextafter(spread, 9) for error in errors)
+    assert inside >= 0.8 * len(errors) - 1
 
 
 def test_runs_of_one_strategy_over_the_same_links_differ_by_awaited_data_alone():
@@ -54,58 +52,85 @@ def test_runs_of_one_strategy_over_the_same_links_differ_by_awaited_data_alone()
     assert spread_between(one, across) == pytest.approx(hypot(0.03, 0.5, 0.5, 0.04 * 0.5))
 
 
-PRIORS = tuple(
-    Evidence(family, ANY, method, Band(0.5, 2.0), 0, "a prior") for family in FAMILIES for method in METHODS
-)
+def spread(part, where, size):
+    return Spread(part, where, size, 0, 0, "a prior")
+
+
 KNOWN = Bands(
     ("made",),
     ("ideal",),
-    Spread(0.0, 0, "none"),
-    Spread(0.5, 0, "made"),
+    Shape(0.5, 0.25, 0.5),
     (
-        *PRIORS,
-        Evidence("measured", "eager", "one GPU", Band(0.9, 1.1), 9, "made"),
-        Evidence("measured", "eager", "anchored", Band(0.95, 1.04), 9, "made"),
-        Evidence("measured", "eager", "pipeline", Band(0.8, 1.25), 9, "made"),
+        spread("repeat", ANY, 0.0),
+        spread("exposed", ANY, 0.5),
+        spread("anchored", ANY, 0.04),
+        spread("compute", ANY, 0.3),
+        spread("compute", "measured", 0.1),
+        spread("pipeline", ANY, 0.2),
+        spread("sampling", ANY, 0.06),
+        spread("sampling", "pcie", 0.07),
     ),
 )
-RUN = Circumstances("made", "eager", ("gpipe", "p4de", "node"), 0.2)
+RUN = Circumstances("made", ("gpipe", "p4de", "node"), 0.2, gpus=2)
 
 
 def test_the_band_of_a_method_is_that_of_compute_and_what_it_and_its_exposed_communication_add():
     uncertainty = KNOWN.uncertainty("pipeline", RUN)
-    assert log(uncertainty.band.high) == pytest.approx(hypot(log(1.1), log(1.25), 0.2 * 0.5))
-    assert log(uncertainty.band.low) == pytest.approx(-hypot(log(0.9), log(0.8), 0.2 * 0.5))
-    assert uncertainty.shared == pytest.approx(log(1.1 / 0.9) / 2)
+    assert log(uncertainty.band.high) == pytest.approx(hypot(0.1, 0.2, 0.2 * 0.5))
+    assert log(uncertainty.band.low) == pytest.approx(-log(uncertainty.band.high))
+    assert (uncertainty.shared, uncertainty.own) == (0.1, pytest.approx(hypot(0.2, 0.1)))
 
 
-def test_one_gpu_has_the_error_of_compute_alone_and_that_of_other_boxes_where_compute_is_published():
-    alone = replace(RUN, exposed=0.0)
-    assert KNOWN.uncertainty("one GPU", alone).band.high == pytest.approx(1.1)
-    anchored = KNOWN.uncertainty("one GPU", replace(alone, anchored=True))
-    assert anchored.band.low == pytest.approx(0.95)
-    assert anchored.shared == pytest.approx(log(1.04 / 0.95) / 2)
+def test_sampling_errs_the_more_the_more_gpus_and_the_shorter_a_step_and_by_its_link():
+    one = KNOWN.uncertainty("sampling", replace(RUN, link="pcie"))
+    assert one.own == pytest.approx(0.07)
+    assert log(one.band.high) == pytest.approx(hypot(0.5 * 0.1, 0.07))
+    eight = KNOWN.uncertainty("sampling", replace(RUN, gpus=8, step_s=1 / 16))
+    assert eight.own == pytest.approx(0.06 * 3**0.5 * 2)
 
 
-def test_another_stack_or_family_takes_the_prior_and_a_timed_model_the_better_family():
-    assert KNOWN.uncertainty("one GPU", replace(RUN, stack="mine", exposed=0)).band == Band(0.5, 2.0)
-    assert KNOWN.uncertainty("one GPU", replace(RUN, device="other", exposed=0)).band == Band(0.5, 2.0)
-    assert KNOWN.uncertainty("one GPU", replace(RUN, device="other", exposed=0, timed=True)).band.high < 1.2
+def test_one_gpu_has_the_error_of_compute_alone_and_less_where_compute_is_published():
+    alone = replace(RUN, gpus=1)
+    assert log(KNOWN.uncertainty("sampling", alone).band.high) == pytest.approx(0.1)
+    anchored = KNOWN.uncertainty("sampling", replace(alone, anchored=True))
+    assert (anchored.shared, anchored.own) == (0.04, 0)
+    assert KNOWN.uncertainty("sampling", replace(alone, device="other")).shared == 0.3
+    assert KNOWN.uncertainty("sampling", replace(alone, device="other", timed=True)).shared == 0.1
+
+
+def test_after_a_measured_run_the_error_of_scaling_stays_but_between_like_runs_only_the_doublings_between():
+    several = KNOWN.uncertainty("sampling", replace(RUN, gpus=4))
+    alone = KNOWN.uncertainty("sampling", replace(RUN, gpus=1, alike=("single",), exposed=0.2))
+    assert log(several.after(alone).band.high) == pytest.approx(several.own)
+    kept = replace(several, repeat=0.01)
+    assert log(kept.after(kept).band.high) == pytest.approx(0.01)
+    two = replace(KNOWN.uncertainty("sampling", RUN), repeat=0.01)
+    assert log(kept.after(two).band.high) == pytest.approx(hypot(0.01, (several.own**2 - two.own**2) ** 0.5))
+
+
+def test_a_constant_of_which_only_a_range_is_known_widens_the_band_also_after_calibration():
+    ranged = KNOWN.uncertainty("sampling", replace(RUN, ranges=(Band(0.8, 1.25),)))
+    plain = KNOWN.uncertainty("sampling", RUN)
+    assert log(ranged.band.high) == pytest.approx(hypot(log(plain.band.high), log(1.25)))
+    alone = KNOWN.uncertainty("sampling", replace(RUN, gpus=1, alike=("single",), exposed=0.2))
+    assert log(ranged.after(alone).band.low) == pytest.approx(-hypot(ranged.own, log(1.25)))
+    assert ranged.after(ranged).band == Band()
 
 
 def test_a_device_that_is_no_hardware_has_no_error():
     assert KNOWN.uncertainty("pipeline", replace(RUN, device="ideal")).band == Band()
 
 
-def test_the_shipped_bands_know_every_family_and_method_and_name_devices_that_are_shipped():
+def test_the_shipped_bands_know_every_part_and_name_devices_that_are_shipped():
     bands = load_bands()
-    for family in FAMILIES:
-        for method in METHODS:
-            for stack in (*stack_names(), "mine"):
-                band = bands.of(family, stack, method).band
-                assert 0 < band.low <= 1 <= band.high < 10
+    for part in PARTS:
+        assert 0 < bands.of(part) < 3
     assert {*bands.measured, *bands.exact} <= set(device_names())
-    assert all(one.source.startswith("prior: " if not one.rows else "python -m") for one in bands.evidence)
+    assert all(
+        one.source.startswith(("prior: ", "MLPerf" if one.part == "repeat" else "python -m"))
+        for one in bands.spreads
+    )
+    assert all((one.rows == 0) == one.source.startswith("prior: ") for one in bands.spreads)
 
 
 def written(tmp_path, *lines):
@@ -121,8 +146,9 @@ def test_the_shipped_file_names_strategies_that_exist_each_kind_once():
     assert len(set(keys)) == len(keys)
     for one in trusts:
         assert set(one.strategies) <= {*all_strategies(), *all_samplers()}
-        assert one.numbers > 0
-        assert 0 < one.median_error <= one.worst_error
+        assert one.sources
+        assert one.models
+        assert one.pace.numbers + one.scaling.numbers > 0
 
 
 def test_what_no_published_number_is_of_says_so():
@@ -131,28 +157,31 @@ def test_what_no_published_number_is_of_says_so():
     assert trust == Trust("train", "measured", "a-strategy-of-ones-own", nearest=near)
     assert str(trust) == (
         "no independent published number (training, a-strategy-of-ones-own, on GPUs with measured kernels); nearest:"
-        f" {near.numbers} numbers of data parallel, too few to judge by"
+        f" data parallel, {near.words}"
     )
-    drawn = trust_of("sample", "l20-48gb", "hybrid", 8)
-    assert drawn.nearest == trust_of("sample", "l20-48gb", "hybrid", 1)
-    assert f"; nearest: {drawn.nearest.numbers} numbers of one GPU: median error " in str(drawn)
 
 
-def test_a_trust_says_how_many_numbers_and_how_far_off():
-    def words(numbers):
-        return str(Trust("train", "measured", "pipeline", ("spp",), numbers, 0.1234, 0.2))
-
-    where = "(training, pipeline, on GPUs with measured kernels)"
-    assert words(4) == f"4 independent published numbers {where}: median error 12.3%, worst 20%"
-    assert words(2) == f"2 independent published numbers {where}, too few to judge by"
-    assert words(1) == f"1 independent published number {where}, too few to judge by"
+def test_a_trust_names_sources_models_and_sizes_and_tells_pace_from_scaling():
+    of = ("sample", "measured", "patches", ("sync-patch",), ("DistriFusion", "xDiT"), ("pixart", "sdxl"))
+    trust = Trust(*of, ("1024", "4096"), Errors.of([0.1, -0.2]), Errors(4, 0.0123, 0.2))
+    assert str(trust) == (
+        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 1024 to 4096 px); pace of 2"
+        " numbers, too few to judge by; scaling of 4 numbers, median error 1.2%, worst 20%"
+    )
+    assert Errors.of([0.1, -0.2]) == Errors(2, pytest.approx(0.15), 0.2)
+    assert str(replace(trust, sizes=("480P", "720x480"), pace=Errors())).startswith(
+        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 480P, 720x480); scaling of 4"
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("nothing,measured,pipeline,spp,1,0.1,0.2", "task is 'nothing', must be one of train, sample"),
-        ("train,measured,pipeline,spp,1,nan,0.2", "median_error"),
+        (
+            "nothing,measured,pipeline,spp,a,b,1,1,0.1,0.2,0,0,0",
+            "task is 'nothing', must be one of train, sample",
+        ),
+        ("train,measured,pipeline,spp,a,b,1,1,nan,0.2,0,0,0", "pace_median"),
     ],
 )
 def test_a_broken_file_is_refused_by_line(tmp_path, line, message):

@@ -5,15 +5,21 @@ from math import log
 
 import pytest
 
-from profiles.costs.bands import BANDS, Band, load_bands, read_bands
-from validate.published.bands import Miss, bands_of, errors, text_of, trusts, waits
-from validate.published.records import Conditions, Record, Standing, all_published, the_published
+from profiles.costs.bands import BANDS, Circumstances, Shape, load_bands, read_bands
+from validate.published.bands import Miss, Misses, judged, pooled, scores_of, speedups, text_of, trusts, waits
+from validate.published.held import Held, coverage_table, outside, scored
+from validate.published.records import (
+    Conditions,
+    Record,
+    Standing,
+    all_published,
+    authors_of,
+    the_published,
+)
 
-A100, L40, L20 = "a100-80gb-sxm", "l40-48gb", "l20-48gb"
-
-
-def misses(*ratios, method="one GPU", device=A100, exposed=0.0):
-    return [Miss(device, "eager", method, ratio, "made", exposed) for ratio in ratios]
+A100, L20 = "a100-80gb-sxm", "l20-48gb"
+SHAPE = Shape(0.5, 0.0)
+DISTRIFUSION, XDIT = "DistriFusion arXiv 2402.19481", "PipeFusion arXiv 2405.14430v1"
 
 
 def test_the_shipped_file_is_as_the_command_writes_it(tmp_path):
@@ -23,56 +29,108 @@ def test_the_shipped_file_is_as_the_command_writes_it(tmp_path):
     assert path.read_text() == BANDS.read_text()
 
 
-def test_numbers_make_the_band_of_their_family_stack_and_method():
-    known = bands_of([*misses(0.8, 0.9, 1.1, 1.3), *misses(0.5, 0.6, 1.2, 2.0, device=L40)], [], load_bands())
-    assert known.of("measured", "eager", "one GPU").band == Band(0.8, 1.3)
-    assert known.of("derived", "eager", "one GPU").band == Band(0.5, 2.0)
-    assert known.of("derived", "eager", "one GPU").rows == 4
-    assert known.of("measured", "compiled", "one GPU").band == Band(0.8, 1.3)
-    assert known.of("derived", "compiled", "one GPU").band == Band(0.5, 2.0)
-    assert known.of("measured", "compiled", "pipeline").rows == 0
+def latency(predicted, device=A100, kind="sequence", standing=Standing.INDEPENDENT, source=DISTRIFUSION):
+    row = replace(
+        all_published()[0],
+        task="sample",
+        quantity="latency_s",
+        value=2.0,
+        source=source,
+        resolution_px="1024",
+        machine=device,
+    )
+    reason = "" if standing is Standing.INDEPENDENT else "why"
+    return Record(row, predicted, standing, reason, conditions=Conditions(device, "eager", kind))
 
 
-def test_a_stack_of_which_nothing_is_known_takes_what_the_bands_of_others_span():
-    other = [replace(miss, stack="compiled") for miss in misses(0.7, 1.0, 1.0, 1.1)]
-    known = bands_of([*misses(0.8, 0.9, 1.1, 1.3), *other], [], load_bands())
-    spanned = known.of("measured", "mine", "one GPU")
-    assert (spanned.band, spanned.rows) == (Band(0.7, 1.3), 8)
-    assert known.of("derived", "mine", "one GPU") == replace(spanned, family="derived")
+def held(after, source=DISTRIFUSION, *, gpus=2, before=0.0):
+    run = Circumstances(A100, ("ring",), 0.0, gpus=gpus, link="nvswitch")
+    return Held(latency(2.0, source=source), "sdxl", run, before, after)
+
+
+def misses(part, *errors, where="measured", source="one"):
+    return [Miss(part, where, source, error) for error in errors]
+
+
+def test_a_spread_of_few_rows_is_drawn_toward_that_of_all_and_too_few_leave_the_prior():
+    rows = [*misses("compute", *[0.1] * 12), *misses("compute", *[0.3] * 12, where="derived", source="two")]
+    anywhere, derived, measured = pooled("compute", rows)
+    assert (anywhere.where, anywhere.spread, anywhere.rows, anywhere.sources) == ("any", 0.3, 24, 2)
+    assert (derived.spread, measured.spread) == (pytest.approx(0.3), pytest.approx((0.1 + 0.3) / 2))
+    assert (measured.rows, measured.sources) == (12, 1)
+    (prior,) = pooled("compute", rows[:3])
+    assert (prior.rows, prior.source[:7]) == (0, "prior: ")
+
+
+def test_errors_of_scaling_are_those_of_one_doubling_and_compute_counts_as_far_as_several_gpus_show_it():
+    rows = [held(error * 2, gpus=16, before=2 * error) for error in (0.1, 0.1, 0.1, 0.1)]
+    compute = tuple(misses("compute", *[0.1] * 9))
+    bands = Misses(compute, tuple(rows), (), load_bands()).bands(SHAPE)
+    assert bands.of("sampling") == pytest.approx(0.1)
+    assert bands.shape.compute == pytest.approx(0.5), (
+        "no row shows it, and all of it counts as one model more"
+    )
+    trained = tuple((miss, 16, 2) for miss in misses("data parallel", *[0.2] * 4))
+    several = Misses(compute, (), trained, load_bands()).bands(SHAPE)
+    assert several.of("data parallel", "measured") == pytest.approx(0.2 / 3**0.5)
+
+
+def test_no_source_makes_the_band_that_holds_it():
+    rows = [held(0.05, before=0.05)] * 12 + [held(0.3, XDIT, before=0.3)] * 12
+    all_misses = Misses(tuple(misses("compute", *[0.01] * 9)), tuple(rows), (), load_bands())
+    scores = scores_of(all_misses, SHAPE)
+    assert [one.inside for one in scores] == [(True, True)] * 12 + [(False, False)] * 12
+    wide, narrow = scores[0].scores[1], scores[-1].scores[1]
+    assert wide == pytest.approx(2 * 0.3, abs=0.01)
+    assert narrow == pytest.approx(2 * 0.05 + 10 * (0.3 - 0.05), abs=0.02)
+    assert outside(scores) > 0
+    table = coverage_table(scores)
+    assert table.rows[0][:4] == ["all", "24", "50.0%", "50.0%"]
+    assert [row[0] for row in table.rows][-2:] == ["DistriFusion", "xDiT"]
+
+
+def test_a_band_without_a_miss_scores_its_width():
+    bands = Misses((), (), (), load_bands()).bands(SHAPE)
+    one = scored(held(0.0), bands)
+    assert one.inside == (True, True)
+    assert one.scores[1] == pytest.approx(
+        2
+        * log(
+            bands.uncertainty("sampling", one.row.run)
+            .after(replace(bands.uncertainty("sampling", one.row.run), alike=("single",), own=0.0))
+            .band.high
+        )
+    )
 
 
 def test_the_error_of_what_is_awaited_is_that_of_exposed_seconds_beside_the_same_compute():
     row = the_published("Table 2", model="controlnet", num_gpus=64)
-    (only,) = waits([Record.of(row, row.value / 2)])
+    ((miss, gpus, _),) = waits([Record.of(row, row.value / 2)])
     share = row.value / 2
-    assert only == pytest.approx((row.value / (1 - row.value)) / (share / (1 - share)))
-    assert waits([replace(Record.of(row, 0.3), standing=Standing.FITTED, reason="it set the links")]) == []
-    assert bands_of([], [0.5, 2.0, 2.0, 2.0], load_bands()).exposed.spread == pytest.approx(log(4) / 2)
+    assert miss.error == pytest.approx(log((row.value / (1 - row.value)) / (share / (1 - share))))
+    assert (miss.source, gpus) == ("DiffusionPipe", 64)
+    assert [*waits([replace(Record.of(row, 0.3), standing=Standing.FITTED, reason="it set the links")])] == []
+    assert [*speedups([Record.of(row, 0.3)], load_bands())] == []
+
+
+def test_authors_share_their_papers_and_unknown_ones_are_refused():
+    assert authors_of(XDIT) == authors_of("xDiT docs/performance/flux.md, Fig. 1 [text]") == "xDiT"
+    with pytest.raises(ValueError, match=r"sources\.csv has no authors for source 'x'"):
+        authors_of("x")
 
 
 # Trust.
 
 
-def latency(predicted, device=A100, kind="sequence", standing=Standing.INDEPENDENT):
-    row = replace(all_published()[0], task="sample", quantity="latency_s", value=2.0)
-    reason = "" if standing is Standing.INDEPENDENT else "why"
-    return Record(row, predicted, standing, reason, conditions=Conditions(device, "eager", kind))
-
-
-def test_errors_are_of_independent_times_alone():
-    records = [latency(2.2), latency(1.0, standing=Standing.IN_VIEW), latency(9.0, standing=Standing.FITTED)]
-    (only,) = errors(records)
-    assert (only.task, only.family, only.kind) == ("sample", "measured", "sequence")
-    assert only.error == pytest.approx(0.1)
-
-
-def test_kinds_and_families_are_told_apart_and_other_strategies_left_out():
-    records = [latency(2.2), latency(1.6), latency(3.0, device=L20), latency(3.0, kind="other")]
-    derived, measured = trusts(records)
-    assert (measured.numbers, measured.median_error, measured.worst_error) == (
-        2,
-        pytest.approx(0.15),
-        pytest.approx(0.2),
-    )
-    assert (derived.family, derived.numbers) == ("derived", 1)
+def test_trust_is_of_independent_times_by_kind_and_family_and_tells_pace_from_scaling():
+    apart = [latency(1.0, standing=Standing.IN_VIEW), latency(3.0, kind="other")]
+    records = [latency(2.2), latency(1.6, source=XDIT), latency(3.0, device=L20), *apart]
+    several = Held(records[0], "sdxl", Circumstances(A100, (), 0.0, gpus=2), log(2 / 2.6), log(2 / 2.1))
+    derived, measured = trusts(judged(records, [several], load_bands()))
+    assert (measured.task, measured.family, measured.kind) == ("sample", "measured", "sequence")
+    assert (measured.pace.numbers, measured.pace.worst) == (2, pytest.approx(0.3))
+    assert (measured.scaling.numbers, measured.scaling.median) == (1, pytest.approx(0.05))
+    assert measured.sources == ("DistriFusion", "xDiT")
+    assert measured.sizes == ("1024",)
     assert measured.strategies == ("ulysses", "ring", "usp"), "no row is of Attention2D"
+    assert (derived.family, derived.pace.numbers, derived.scaling.numbers) == ("derived", 1, 0)

@@ -1,13 +1,15 @@
 """Bands: how far estimates are from what is measured, and which differences between two of them mean anything.
 
-``bands.toml`` holds 10 and 90 % quantiles of measured over estimated seconds, by family of devices, stack and kind of
-method. A spread is half the distance between those quantiles, in natural logarithms.
+A spread is the logarithm of the factor within which eight of ten measured values lie, above or below the estimate.
+``bands.toml`` holds one for each part of the error: of compute, by family of devices; of scaling to several GPUs, by
+kind of method and of link or device; of the time in which data are awaited; of repeated runs. Few rows pull a spread
+only part of the way from that of all rows.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import exp, hypot, log
+from math import exp, hypot, log, log2
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +19,17 @@ from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
 from profiles.parsing import parse_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
-METHODS: Final = ("one GPU", "anchored", "data parallel", "pipeline", "patches and sequence")
-ONE_GPU, ANCHORED, DATA_PARALLEL, PIPELINE, PATCHES = METHODS
+COMPUTE, ANCHORED, EXPOSED, REPEAT = "compute", "anchored", "exposed", "repeat"
+DATA_PARALLEL, PIPELINE, SAMPLING = "data parallel", "pipeline", "sampling"
+METHODS: Final = (DATA_PARALLEL, PIPELINE, SAMPLING)
+"""Kinds of methods on several GPUs, each a part of the error: what scaling to them adds."""
+PARTS: Final = (COMPUTE, ANCHORED, *METHODS, EXPOSED, REPEAT)
 FAMILIES: Final = ("measured", "derived")
 """Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
 ANY: Final = "any"
-"""The stack of a band that holds where a stack has none of its own."""
-QUANTILES: Final = (0.1, 0.9)
+"""Where a part holds that is not told apart, or of which nothing else is known."""
+INSIDE: Final = 0.8
+"""Share of measured values within a band."""
 FEWEST: Final = 4
 """Fewest published numbers that say anything about an error."""
 ROUNDING: Final = 1e-9
@@ -45,16 +51,6 @@ class Band:
         """The band of a spread, as wide below as above."""
         return cls(exp(-spread), exp(spread))
 
-    @classmethod
-    def of_ratios(cls, ratios: Iterable[float]) -> "Band":
-        """The band of measured over estimated values, stretched to hold the estimate itself.
-
-        Quantiles are those of Weibull, i / (n + 1), which do not make few values look alike; with fewer than nine
-        values they are the extremes.
-        """
-        low, high = np.quantile(list(ratios), QUANTILES, method="weibull")
-        return cls(min(1.0, float(low)), max(1.0, float(high)))
-
     def __and__(self, other: "Band") -> "Band":
         """The band of two independent errors together."""
         return Band(exp(-hypot(log(self.low), log(other.low))), exp(hypot(log(self.high), log(other.high))))
@@ -65,34 +61,32 @@ class Band:
         return log(self.high / self.low) / 2
 
 
+def spread_of(errors: Iterable[float]) -> float:
+    """Spread of some errors in logarithms: the absolute value that eight of ten do not exceed.
+
+    The quantile is that of Weibull, i / (n + 1), which does not make few values look alike.
+    """
+    return float(np.quantile(np.abs(list(errors)), INSIDE, method="weibull"))
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A spread in logarithms, the number of published values that set it, and where they are from."""
-
-    spread: float
-    rows: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Evidence of one kind of error.
+    """A spread of one part of the error.
 
     Attributes:
-        family: of devices, one of ``FAMILIES``.
-        stack: its name, or ``any``.
-        method: ``one GPU`` is the error of compute, ``anchored`` what is left of it where compute is scaled to
-            published one-GPU latencies; any other is what the method adds, compute taken as right.
-        band: of measured over estimated seconds.
+        part: one of ``PARTS``.
+        where: it holds: a family of devices, a kind of link, or ``any``.
+        spread: in logarithms; of scaling, at one doubling of the GPUs and one second a step.
         rows: published numbers that set it; 0 where it is a prior.
+        sources: how many sources they are of, counting the same authors once.
         source: what set it.
     """
 
-    family: str
-    stack: str
-    method: str
-    band: Band
+    part: str
+    where: str
+    spread: float
     rows: int
+    sources: int
     source: str
 
 
@@ -103,10 +97,12 @@ class Uncertainty:
     Attributes:
         band: of the estimate.
         shared: spread of the error of compute; all runs of a model on one device under one stack share it.
-        own: spread of the error that the method and its exposed communication add.
+        own: spread of the error of scaling to several GPUs.
         repeat: spread of repeated runs of the same.
         exposed: share of the time in which the GPUs wait for data on the wire.
-        alike: strategy, cluster and reach of the links; runs with the same of these share ``own`` too.
+        alike: strategy, cluster and reach of the links; runs with the same of these share the error of scaling as far
+            as both scale.
+        ranges: band of the constants that are known by a range only.
     """
 
     band: Band = Band()
@@ -115,10 +111,18 @@ class Uncertainty:
     repeat: float = 0.0
     exposed: float = 0.0
     alike: tuple[str, ...] = ()
+    ranges: Band = Band()
 
     def after(self, measured: "Uncertainty") -> "Uncertainty":
-        """The uncertainty once compute is scaled to a measured run: only what the two do not share is left."""
-        return replace(self, band=Band.within(spread_between(measured, self)))
+        """The uncertainty once compute is scaled to a measured run: what scaling adds to it is left.
+
+        Of a run like the measured one only the doublings count that are between them.
+        """
+        spread = spread_between(measured, self)
+        if self.alike != measured.alike:
+            return replace(self, band=Band.within(spread) & self.ranges)
+        between = abs(self.own**2 - measured.own**2) ** 0.5 if self.repeat else 0.0
+        return replace(self, band=Band.within(hypot(spread, between)))
 
 
 def spread_between(one: Uncertainty, other: Uncertainty) -> float:
@@ -143,69 +147,103 @@ def tied(one: Uncertainty, one_s: float, other: Uncertainty, other_s: float) -> 
     return abs(log(one_s / other_s)) <= spread_between(one, other) + ROUNDING
 
 
-@dataclass(frozen=True)
-class Bands:
-    """Evidence of all errors.
-
-    Attributes:
-        measured: devices whose kernels were measured by shape.
-        exact: devices that are no hardware, whose times are formulas.
-        repeat: of repeated runs of the same.
-        exposed: of the seconds of exposed communication.
-        evidence: by family, stack and method; those of ``any`` stack are complete.
-    """
-
-    measured: tuple[str, ...]
-    exact: tuple[str, ...]
-    repeat: Spread
-    exposed: Spread
-    evidence: tuple[Evidence, ...]
-
-    def of(self, family: str, stack: str, method: str) -> Evidence:
-        """Return the evidence of a kind of error under a stack, else under any."""
-        return self._by_key.get((family, stack, method)) or self._by_key[family, ANY, method]
-
-    @cached_property
-    def _by_key(self) -> dict[tuple[str, str, str], Evidence]:
-        return {(one.family, one.stack, one.method): one for one in self.evidence}
-
-    def family(self, device: str, *, timed: bool = False) -> str:
-        """The family of a device; where the model's layers themselves were timed on it, the better one."""
-        return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
-
-    def uncertainty(self, method: str, run: "Circumstances") -> Uncertainty:
-        """The uncertainty of an estimate by one kind of method."""
-        if run.device in self.exact:
-            return Uncertainty(exposed=run.exposed, alike=run.alike)
-        family = self.family(run.device, timed=run.timed)
-        alone = ANCHORED if run.anchored else ONE_GPU
-        compute, added = (self.of(family, run.stack, kind).band for kind in (alone, method))
-        if method == ONE_GPU:
-            added = Band()
-        added &= Band.within(run.exposed * self.exposed.spread)
-        band = compute & added & Band.within(self.repeat.spread)
-        return Uncertainty(band, compute.spread, added.spread, self.repeat.spread, run.exposed, run.alike)
-
-
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """Properties of a run on which its uncertainty depends.
 
     Attributes:
         device: its name.
-        stack: its name.
         alike: strategy, cluster and reach of the links.
         exposed: share of the time in which the GPUs wait for data on the wire.
         timed: whether the model's layers were timed on the device.
         anchored: whether compute starts from published latencies of one GPU.
+        gpus: number of GPUs.
+        link: the kind of the slowest link between them.
+        step_s: seconds of a denoising step; an iteration of training counts as one second.
+        ranges: for each constant that is known by a range only, the factors on the time at its ends.
     """
 
     device: str
-    stack: str
     alike: tuple[str, ...]
     exposed: float
     timed: bool = False
     anchored: bool = False
+    gpus: int = 1
+    link: str = ANY
+    step_s: float = 1.0
+    ranges: tuple[Band, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the error of scaling grows: with doublings of the GPUs, and the shorter a step is.
+
+    The less work a GPU has in a step, the more hosts, calls and kernels that do not fill it count: small images and
+    many GPUs err alike.
+
+    Attributes:
+        gpus: exponent of the number of doublings.
+        step: exponent of the seconds of a step, taken negative.
+        compute: share of the spread of one GPU's compute that sampling on several GPUs shows beside it.
+    """
+
+    gpus: float
+    step: float
+    compute: float = 1.0
+
+    def __call__(self, gpus: int, step_s: float) -> float:
+        """The spread in units of that at one doubling and one second."""
+        return float(log2(gpus) ** self.gpus * step_s**-self.step) if gpus > 1 and step_s else 0.0
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Spreads of all parts of the error.
+
+    Attributes:
+        measured: devices whose kernels were measured by shape.
+        exact: devices that are no hardware, whose times are formulas.
+        shape: of the error of scaling.
+        spreads: by part and where it holds.
+    """
+
+    measured: tuple[str, ...]
+    exact: tuple[str, ...]
+    shape: Shape
+    spreads: tuple[Spread, ...]
+
+    def of(self, part: str, where: str = ANY) -> float:
+        """The spread of a part, there or anywhere."""
+        found = self._by_key.get((part, where)) or self._by_key[part, ANY]
+        return found.spread
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str], Spread]:
+        return {(one.part, one.where): one for one in self.spreads}
+
+    def family(self, device: str, *, timed: bool = False) -> str:
+        """The family of a device; where the model's layers themselves were timed on it, the better one."""
+        return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
+
+    def uncertainty(self, method: str, run: Circumstances) -> Uncertainty:
+        """The uncertainty of an estimate by one kind of method."""
+        if run.device in self.exact:
+            return Uncertainty(exposed=run.exposed, alike=run.alike)
+        family, repeat = self.family(run.device, timed=run.timed), self.of(REPEAT)
+        compute = self.of(ANCHORED) if run.anchored else self.of(COMPUTE, family)
+        own, seen = 0.0, 1.0
+        if run.gpus > 1:
+            where = run.link if method == SAMPLING else family
+            own = self.of(method, where) * self.shape(run.gpus, run.step_s)
+            if method == SAMPLING:
+                seen = self.shape.compute
+            else:
+                own = hypot(own, run.exposed * self.of(EXPOSED))
+        ranges = Band()
+        for one in run.ranges:
+            ranges &= one
+        band = Band.within(hypot(seen * compute, own, repeat)) & ranges
+        return Uncertainty(band, compute, own, repeat, run.exposed, run.alike, ranges)
 
 
 @cache
@@ -218,5 +256,4 @@ def read_bands(path: Path) -> Bands:
     """Read a file of bands."""
     rows = parse_toml(path.read_text(encoding="utf-8"))
     measured, exact = (tuple(rows["devices"][key]) for key in ("measured", "exact"))
-    evidence = (Evidence(band=Band(row.pop("low"), row.pop("high")), **row) for row in rows["band"])
-    return Bands(measured, exact, Spread(**rows["repeat"]), Spread(**rows["exposed"]), tuple(evidence))
+    return Bands(measured, exact, Shape(**rows["shape"]), tuple(Spread(**row) for row in rows["spread"]))

@@ -1,25 +1,59 @@
 """Trust: errors of the independent published numbers, by task, family of devices and kind of method.
 
-``trust.csv`` is written by ``python -m validate published --trust profiles/trust.csv``.
+``trust.csv`` is written by ``python -m validate published --trust profiles/trust.csv``. Pace and scaling are told
+apart: a source that prints a run on one GPU, or within one node, says how fast compute is; what it prints beyond says
+how the method scales, whatever the pace.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from profiles.architectures.components import TASKS
 from profiles.costs.bands import FAMILIES, FEWEST, load_bands
 from profiles.costs.calibration import DOING
 from profiles.errors import counted
-from profiles.files import read_rows
+from profiles.files import Row, read_rows
 
 TRUST: Final = Path(__file__).parents[1] / "trust.csv"
-COLUMNS: Final = ("task", "family", "kind", "strategies", "numbers", "median_error", "worst_error")
+COLUMNS: Final = (
+    *("task", "family", "kind", "strategies", "sources", "models", "sizes"),
+    *("pace_numbers", "pace_median", "pace_worst", "scaling_numbers", "scaling_median", "scaling_worst"),
+)
 ALONE: Final = "one GPU"
 """The kind of every method on one GPU."""
 NEAREST: Final = {"train": "data parallel", "sample": ALONE}
 """By task, the kind whose numbers stand in for a method that has none: its compute is timed alike."""
+FEW: Final = 3
+"""Most names that a line spells out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Absolute relative errors: how many, their median, and the largest; 0 where there are none."""
+
+    numbers: int = 0
+    median: float = 0.0
+    worst: float = 0.0
+
+    @classmethod
+    def of(cls, errors: Collection[float]) -> "Errors":
+        """The errors of some predictions."""
+        sizes = [abs(error) for error in errors]
+        return cls(len(sizes), median(sizes), max(sizes)) if sizes else cls()
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its cells in the file."""
+        return f"{self.numbers}", f"{self.median:.4f}", f"{self.worst:.4f}"
+
+    def __str__(self) -> str:
+        if self.numbers < FEWEST:
+            return f"{counted(self.numbers, 'number')}, too few to judge by"
+        return f"{self.numbers} numbers, median error {self.median:.1%}, worst {self.worst:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +65,12 @@ class Trust:
         family: of devices, one of ``profiles.costs.bands.FAMILIES``.
         kind: of the method, in words.
         strategies: those of the kind.
-        numbers: how many of them are independent.
-        median_error: median of the absolute relative errors; 0 where there are no numbers.
-        worst_error: the largest of them.
+        sources: authors of its independent numbers.
+        models: those that they ran.
+        sizes: pixels of their images or videos.
+        pace: errors of times of which the source set nothing.
+        scaling: errors left once the same source's run on one GPU, or within one node, sets the pace; of speedups over
+            another method.
         nearest: the trust in another kind, for a method without a number of its own.
     """
 
@@ -41,33 +78,48 @@ class Trust:
     family: str
     kind: str
     strategies: tuple[str, ...] = ()
-    numbers: int = 0
-    median_error: float = 0.0
-    worst_error: float = 0.0
+    sources: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    pace: Errors = Errors()
+    scaling: Errors = Errors()
     nearest: "Trust | None" = None
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of its line in the file."""
-        errors = (f"{error:.4f}" for error in (self.median_error, self.worst_error))
-        return self.task, self.family, self.kind, " ".join(self.strategies), f"{self.numbers}", *errors
+        names = (" ".join(of) for of in (self.strategies, self.sources, self.models, self.sizes))
+        return self.task, self.family, self.kind, *names, *self.pace.cells, *self.scaling.cells
 
     def __str__(self) -> str:
         kernels = f"{'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
         where = f"{DOING[self.task]}, {self.kind}, on GPUs {kernels}"
-        if not self.numbers:
+        if not self.sources:
             message = f"no independent published number ({where})"
-            if near := self.nearest:
-                message += f"; nearest: {counted(near.numbers, 'number')} of {near.kind}{near.errors_words}"
-            return message
-        return f"{counted(self.numbers, 'independent published number')} ({where}){self.errors_words}"
+            return (
+                f"{message}; nearest: {self.nearest.kind}, {self.nearest.words}" if self.nearest else message
+            )
+        return f"{where}: {self.words}"
 
     @property
-    def errors_words(self) -> str:
-        """The errors of its numbers in words."""
-        if self.numbers < FEWEST:
-            return ", too few to judge by"
-        return f": median error {self.median_error:.1%}, worst {self.worst_error:.0%}"
+    def words(self) -> str:
+        """Sources, models, sizes and errors in words."""
+        sizes = f" at {_sizes(self.sizes)}" if self.sizes else ""
+        known = f"{counted(len(self.sources), 'source')} ({_names(self.models)}{sizes})"
+        of = {"pace": self.pace, "scaling": self.scaling}
+        return "; ".join((known, *(f"{name} of {errors}" for name, errors in of.items() if errors.numbers)))
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= FEW else f"{len(names)} models"
+
+
+def _sizes(sizes: Sequence[str]) -> str:
+    """Sizes in words: the least and the largest where all are sides of squares."""
+    if not all(size.isdigit() for size in sizes):
+        return ", ".join(sizes) if len(sizes) <= FEW else f"{len(sizes)} sizes"
+    sides = sorted(map(int, sizes))
+    return f"{sides[0]} px" if len(sides) == 1 else f"{sides[0]} to {sides[-1]} px"
 
 
 def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: bool = False) -> Trust | None:
@@ -100,10 +152,20 @@ def read_trust(path: Path) -> list[Trust]:
             row.choice("task", TASKS),
             row.choice("family", FAMILIES),
             row.text("kind"),
-            tuple(row.text("strategies").split()),
-            row.integer("numbers", minimum=1),
-            row.number("median_error"),
-            row.number("worst_error"),
+            *_names_in(row),
+            pace=_errors(row, "pace"),
+            scaling=_errors(row, "scaling"),
         )
         for row in read_rows(path, COLUMNS)
     ]
+
+
+def _names_in(row: Row) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The names of strategies, sources, models and sizes."""
+    strategies, sources, models, sizes = (tuple(cell.split()) for cell in row.cells(COLUMNS[3:7]))
+    return strategies, sources, models, sizes
+
+
+def _errors(row: Row, column: str) -> Errors:
+    values = (row.number(f"{column}_{name}") for name in ("median", "worst"))
+    return Errors(row.integer(f"{column}_numbers"), *values)

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from profiles.checks import sum_in_order
 from sim.replay.memory import peak_memory_bytes
-from sim.replay.metrics import collective_s, exposed_communication_s, idle_s
+from sim.replay.metrics import collective_s, dispatch_s, exposed_communication_s, idle_s
 from strategies.plans.traces import Trace
 
 
@@ -21,6 +21,7 @@ class Measures:
         idle_s: seconds without compute.
         exposed_communication_s: idle seconds while something awaited, or what it queues behind, is on the wire.
         collective_s: seconds in which a collective runs.
+        dispatch_s: seconds in which the busiest host hands over operators and calls, whether GPUs wait for it or not.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.
         peak_memory_bytes: the largest over devices.
@@ -31,6 +32,7 @@ class Measures:
     idle_s: float
     exposed_communication_s: float
     collective_s: float
+    dispatch_s: float
     p2p_bytes: float
     collective_bytes: float
     peak_memory_bytes: float
@@ -49,6 +51,7 @@ class Measures:
             idle_s=idle_s(trace),
             exposed_communication_s=exposed_communication_s(trace),
             collective_s=collective_s(trace),
+            dispatch_s=dispatch_s(trace.plan.ops),
             p2p_bytes=trace.p2p_bytes,
             collective_bytes=trace.collective_bytes,
             peak_memory_bytes=float(peak_memory_bytes(trace).max()),

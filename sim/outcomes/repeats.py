@@ -11,7 +11,7 @@ from typing import Final
 
 from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
-from sim.replay.metrics import collective_s, waited_s
+from sim.replay.metrics import collective_s, dispatch_s, waited_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.traces import Trace
@@ -64,6 +64,7 @@ def repeated_step(trace: Trace, network: Network) -> Measures | None:
         idle_s=period_s - sum_in_order(end - start for start, end in pairs) / count,
         exposed_communication_s=sum_in_order(waited_s(trace, step.ops)) / count,
         collective_s=collective_s(trace, step.collectives),
+        dispatch_s=dispatch_s(rows),
         p2p_bytes=sum_in_order(sent) * plan.placement.copies,
         collective_bytes=sum_in_order(route.sent_bytes for route in routes),
         peak_memory_bytes=0.0,

@@ -6,6 +6,7 @@ from operator import sub
 
 from profiles.checks import sum_in_order
 from strategies.plans.bubbles import Bubble, find_bubbles
+from strategies.plans.plan import Op
 from strategies.plans.traces import Span, Trace
 
 
@@ -38,6 +39,11 @@ def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
         for device in trace.plan.collectives[number].devices:
             spans[device].append(span)
     return sum_in_order(map(_union_s, spans)) / trace.plan.num_devices
+
+
+def dispatch_s(ops: Iterable[Sequence[Op]]) -> float:
+    """Return the most seconds in which the host of one device dispatches its ops."""
+    return max((sum_in_order(op.host_s for op in row) for row in ops), default=0.0)
 
 
 def exposed_communication_s(trace: Trace) -> float:

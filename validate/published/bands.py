@@ -1,231 +1,343 @@
-"""The errors that published numbers show, as the package ships them: bands of times, and trust in predictions.
+"""The errors that published numbers show, as the package ships them: the spreads that bands are made of.
 
-Bands come from numbers that set nothing, by device, stack and method. The error of compute is that of one-GPU latencies
-without anchors, and of training within one node. What a method adds is the error on several GPUs where one GPU's
-published latency is the anchor, of speedups over another method, and of training on several nodes over that on one.
-Trust is the errors of independent numbers, by task, family of devices and kind of method.
+The error of compute is that of one-GPU latencies, each without the anchors of its own source, and of training within
+one node; where others' anchors are left, it is that of anchored compute. What sampling on several GPUs adds is the
+error left when the same source's latency of one GPU sets the pace; of training on several nodes that over one; of
+pipelines that of speedups over another method. A spread is the value that eight of ten errors do not exceed. Where it
+holds only for one family of devices, or one kind of link, it is drawn toward that of all rows, which counts as twelve
+rows more.
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import product
+from math import expm1, log
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import mean
 from typing import Final, NamedTuple
 
-from profiles.architectures.components import Anchor
-from profiles.architectures.models import model_names
-from profiles.costs import bands as shipped
-from profiles.costs.bands import Band, Bands, Evidence, Spread, load_bands
-from profiles.costs.trust import COLUMNS, Trust
+from profiles.costs.bands import (
+    ANCHORED,
+    ANY,
+    COMPUTE,
+    DATA_PARALLEL,
+    EXPOSED,
+    FEWEST,
+    PIPELINE,
+    REPEAT,
+    SAMPLING,
+    Bands,
+    Shape,
+    Spread,
+    load_bands,
+    spread_of,
+)
+from profiles.costs.trust import COLUMNS, Errors, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import cluster_names
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import csv_text, toml_text, write_file
-from profiles.software.stacks import DEFAULT_STACK
-from validate.fitting.anchors import attention_share, factor
-from validate.points import cluster_of, model_of
-from validate.published.clusters import SETS, ClusterRun, read_runs
+from sim.outcomes.runs import run_point
+from validate.points import cluster_of
+from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
+from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, left_out, outside, scored
 from validate.published.ledger import Ledger
-from validate.published.records import METHODS_OF_KIND, OTHER, TASKS, TIMES, Record, Standing
-from validate.published.runs import Run
+from validate.published.records import (
+    METHODS_OF_KIND,
+    OTHER,
+    TASKS,
+    TIMES,
+    UNSAID,
+    Record,
+    Standing,
+    authors_of,
+)
+from validate.published.runs import Run, all_runs, sampler_of, scenario_of
+from validate.tables import Section
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
-"""The head of the file of bands, and the bands of methods with too few numbers."""
-TWICE: Final = 0.002
-"""Relative difference below which two numbers of one run count as one measurement, rounded in two ways."""
-LITTLE: Final = 0.1
-"""Share of the time in which data are awaited, below which the error is the method's, not that of the links."""
+"""The head of the file of bands, and the spreads of parts with too few numbers."""
+SHAPES: Final = tuple(
+    Shape(*exponents)
+    for exponents in product((0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.0, 0.1, 0.15, 0.2, 0.25, 0.3))
+)
+"""How the error of scaling may grow: exponents of the doublings of the GPUs and of the seconds of a step."""
+
+
+class Miss(NamedTuple):
+    """Logarithm of measured over estimated seconds of a published number: one part of the error, and its source.
+
+    That of scaling is over the shape, as at one doubling of the GPUs.
+    """
+
+    part: str
+    where: str
+    source: str
+    error: float
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
-    """Measured over estimated seconds of one published number, with its device, stack, method and source.
+class Misses:
+    """All that published numbers say about errors.
 
-    ``exposed`` is the share of the estimated time in which GPUs wait for data on the wire.
+    Attributes:
+        compute: of one GPU, or one node.
+        held: latencies on several GPUs.
+        trained: training on several nodes and pipelines, each with the number of its GPUs and of those it is set
+            against.
+        known: the shipped bands, for devices and repeats.
     """
 
-    device: str
-    stack: str
-    method: str
-    ratio: float
-    source: str
-    exposed: float = 0.0
+    compute: tuple[Miss, ...]
+    held: tuple[Held, ...]
+    trained: tuple[tuple[Miss, int, int], ...]
+    known: Bands
 
+    @classmethod
+    def of(cls, records: Sequence[Record], runs: Sequence[Run]) -> "Misses":
+        """The errors of a ledger's records and of the runs of sampling."""
+        known = load_bands()
+        trained = list(trained_misses(trainings(), known))
+        compute = (*sampled(runs, known), *(miss for miss, *_ in trained if miss.part == COMPUTE))
+        several = (one for one in trained if one[0].part != COMPUTE)
+        return cls(
+            compute, tuple(held_rows(runs)), (*several, *speedups(records, known), *waits(records)), known
+        )
 
-def anchored() -> Iterator[Miss]:
-    """Published latencies of one GPU over estimates without them, and over others' numbers of the same run."""
-    for name, one in ((model, anchor) for model in model_names() for anchor in model_of(model).anchors):
-        if attention_share(name, one) is None:  # else it set what attention reaches
-            yield Miss(one.device, DEFAULT_STACK, shipped.ONE_GPU, factor(name, one), "anchors.csv")
-        step_s = one.latency_s / one.steps
-        others = [
-            other.latency_s / other.steps
-            for other in model_of(name).anchors
-            if _place(other) == _place(one)
-            and _paper(other) != _paper(one)
-            and abs(other.latency_s / other.steps / step_s - 1) >= TWICE
+    def without(self, source: str) -> "Misses":
+        """The errors of all other sources."""
+        return replace(
+            self,
+            compute=tuple(one for one in self.compute if one.source != source),
+            held=tuple(one for one in self.held if one.source != source),
+            trained=tuple(one for one in self.trained if one[0].source != source),
+        )
+
+    def bands(self, shape: Shape) -> Bands:
+        """The bands that follow, for one shape of the error of scaling."""
+        scaled = [
+            Miss(SAMPLING, of.run.link, of.source, of.after / shape(of.run.gpus, of.run.step_s))
+            for of in self.held
         ]
-        if others:
-            ratio = step_s / geometric_mean(others)
-            yield Miss(one.device, DEFAULT_STACK, shipped.ANCHORED, ratio, "anchors.csv")
+        for miss, gpus, base in self.trained:
+            between = (shape(gpus, 1.0) ** 2 - shape(base, 1.0) ** 2) ** 0.5
+            scaled.append(miss._replace(error=miss.error / (1.0 if miss.part == EXPOSED else between)))
+        parts = grouped((*self.compute, *scaled), lambda miss: miss.part)
+        kinds = (COMPUTE, ANCHORED, DATA_PARALLEL, PIPELINE, SAMPLING, EXPOSED)
+        spreads = [spread for part in kinds for spread in pooled(part, parts.get(part, []))]
+        repeat = next(one for one in self.known.spreads if one.part == REPEAT)
+        bands = replace(self.known, shape=shape, spreads=(*spreads, repeat))
+        if len(self.held) < FEWEST:
+            return bands
+        return replace(bands, shape=replace(shape, compute=self._seen(bands)))
+
+    def _seen(self, bands: Bands) -> float:
+        """Share of the spread of compute with which eight of ten rows lie inside, drawn toward all of it.
+
+        Compute errs alike in all rows of a model: each model counts once, and all of it once more.
+        """
+        known = [(row.before, bands.uncertainty(SAMPLING, row.run)) for row in self.held]
+        left = spread_of(max(0.0, error**2 - of.own**2) ** 0.5 / of.shared for error, of in known)
+        models = len({row.model for row in self.held})
+        return (models * min(1.0, left) + 1) / (models + 1)
 
 
-def _place(anchor: Anchor) -> tuple[str, int, int, int]:
-    return anchor.device, anchor.height, anchor.width, anchor.batch
+def pooled(part: str, misses: Sequence[Miss]) -> Iterator[Spread]:
+    """The spread of a part anywhere, and where it is known of enough rows; the prior where there are too few rows."""
+    if len(misses) < FEWEST:
+        spread, words = PRIORS["parts"][part].values()
+        yield Spread(part, ANY, spread, 0, 0, f"prior: {words}")
+        return
+    everywhere = spread_of(one.error for one in misses)
+    places = {ANY: misses} | grouped(misses, lambda miss: miss.where)
+    for where, there in sorted(places.items(), key=lambda of: (of[0] != ANY, of[0])):
+        if len(there) >= FEWEST:
+            sources = sorted({one.source for one in there})
+            own = spread_of(one.error for one in there)
+            spread = (len(there) * own + ENOUGH * everywhere) / (len(there) + ENOUGH)
+            yield Spread(part, where, spread, len(there), len(sources), f"{COMMAND}: {', '.join(sources)}")
 
 
-def _paper(anchor: Anchor) -> str:
-    return anchor.source.partition(",")[0]
-
-
-def sampled(runs: Iterable[Run]) -> Iterator[Miss]:
-    """Independent published latencies over predicted ones; those of several GPUs where one GPU's is the anchor."""
+def sampled(runs: Iterable[Run], known: Bands) -> Iterator[Miss]:
+    """Published latencies of one GPU over those predicted without the anchors of their source."""
     for run in runs:
-        place, outcome, error = run.place, run.outcome, run.error
-        judged = run.record.standing is Standing.INDEPENDENT
-        if place is None or outcome is None or error is None or not judged:
+        place, outcome, published_s = run.place, run.outcome, run.row.latency_s
+        apart = run.record.standing is Standing.APART
+        if place is None or outcome is None or not published_s or place.num_gpus > 1 or apart:
             continue
-        device, stack, several = place.cluster.device.name, place.stack.name.split()[0], place.num_gpus > 1
-        known = any(anchor.device == device for anchor in model_of(place.model).anchors)
-        if several and not known:
-            continue
-        alone = shipped.ANCHORED if known and stack == DEFAULT_STACK else shipped.ONE_GPU
-        exposed = outcome.expected.exposed_communication_s / outcome.latency_s if several else 0.0
-        kind = shipped.PATCHES if several else alone
-        yield Miss(device, stack, kind, 1 / (1 + error), run.row.published.paper, exposed)
+        there = left_out(run)
+        predicted_s = run_point(sampler_of(outcome), scenario_of(there)).latency_s
+        family, part = known.family(place.cluster.device.name), ANCHORED if there.anchored else COMPUTE
+        yield Miss(part, family, run.row.published.authors, log(published_s / predicted_s))
 
 
-def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
-    """Predicted over published throughput within one node; that ratio on several nodes over that on one."""
-    within: dict[tuple[str, object, str], float] = {}
-    for run in sorted(runs, key=lambda run: int(run.options["gpus"])):
+class Trained(NamedTuple):
+    """A published training run and the logarithm of its error; ``base`` is that within one node of the same run."""
+
+    run: ClusterRun
+    error: float
+    base: "Trained | None" = None
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return int(self.run.options["gpus"])
+
+
+def trainings() -> Iterator[Trained]:
+    """Predicted over published throughput of training: of all runs within one node, and of others with one there."""
+    within: dict[tuple[str, object, str], Trained] = {}
+    for run in sorted(read_runs(), key=lambda run: int(run.options["gpus"])):
         predicted = run.predicted()
         if predicted is None:
             continue
-        cluster, ratio = cluster_of(run.cluster), predicted / run.samples_per_s
-        device, stack = run.device or cluster.device.name, run.stack.name.split()[0]
         key = run.name, run.options["resolution"], run.stack.name
-        if int(run.options["gpus"]) <= cluster.devices_per_node:
-            within[key] = ratio
-            if run.role != SETS:
-                yield Miss(device, stack, shipped.ONE_GPU, ratio, run.name)
-        elif key in within:
-            yield Miss(device, stack, shipped.DATA_PARALLEL, ratio / within[key], run.name)
+        one = Trained(run, log(predicted / run.samples_per_s), within.get(key))
+        if one.gpus <= cluster_of(run.cluster).devices_per_node:
+            within[key] = one = one._replace(base=None)
+        elif one.base is None:
+            continue
+        yield one
 
 
-def speedups(records: Iterable[Record]) -> Iterator[Miss]:
+def trained_misses(trained: Iterable[Trained], known: Bands) -> Iterator[tuple[Miss, int, int]]:
+    """Errors of training within one node that set nothing, and of several nodes over one; with the GPUs of both."""
+    for one in trained:
+        where = known.family(one.run.device_name), authors_of(one.run.source)
+        if one.base is not None:
+            yield Miss(DATA_PARALLEL, *where, one.error - one.base.error), one.gpus, one.base.gpus
+        elif one.run.role not in (SETS, SETS_HOST):
+            yield Miss(COMPUTE, *where, one.error), 1, 1
+
+
+def speedups(records: Iterable[Record], known: Bands) -> Iterator[tuple[Miss, int, int]]:
     """Predicted over published speedups of a pipeline over another method: the seconds of one over the other's."""
     for record in records:
         row, error = record.row, record.independent_error
         wanted = row.quantity == "speedup" and "partition" not in row.method
         if wanted and error is not None and row.machine in cluster_names():
-            device = cluster_of(row.machine).device.name
-            yield Miss(device, DEFAULT_STACK, shipped.PIPELINE, 1 + error, row.paper)
+            family = known.family(cluster_of(row.machine).device.name)
+            yield Miss(PIPELINE, family, row.authors, log(1 + error)), row.num_gpus or 1, 1
 
 
-def waits(records: Iterable[Record]) -> list[float]:
+def waits(records: Iterable[Record]) -> Iterator[tuple[Miss, int, int]]:
     """Published over predicted seconds of exposed synchronisation, each relative to the compute of its run."""
-    ratios = []
     for record in records:
         published, share = record.row.value, record.predicted
         wanted = record.row.quantity == "synchronisation_ratio" and record.standing is Standing.INDEPENDENT
         if wanted and share:
-            ratios.append(published / (1 - published) / (share / (1 - share)))
-    return ratios
+            ratio = published / (1 - published) / (share / (1 - share))
+            yield Miss(EXPOSED, ANY, record.row.authors, log(ratio)), record.row.num_gpus or 1, 1
 
 
-def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
-    """Bands made anew from published numbers, with the devices and repeats of the known ones."""
-    exposed = known.exposed
-    if len(waits) >= shipped.FEWEST:
-        words = f"{COMMAND}: exposed synchronisation, DiffusionPipe, Table 2"
-        exposed = Spread(Band.of_ratios(waits).spread, len(waits), words)
-    groups = grouped(misses, lambda miss: (known.family(miss.device), miss.stack, miss.method))
-    made = [_evidence(key, group) for key, group in groups.items() if len(group) >= shipped.FEWEST]
-    anything = [_of_any(family, method, made) for family in shipped.FAMILIES for method in shipped.METHODS]
-    ordered = sorted(
-        (*anything, *made),
-        key=lambda one: (shipped.FAMILIES.index(one.family), shipped.METHODS.index(one.method), one.stack),
-    )
-    return replace(known, exposed=exposed, evidence=tuple(ordered))
+@cache
+def misses_of(records: tuple[Record, ...]) -> Misses:
+    """All errors, those of a ledger's records and of all runs of sampling."""
+    return Misses.of(records, all_runs())
 
 
-def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
-    """The band under an unknown stack: the span of the family's bands, else of all families'; else the prior."""
-    there = [one for one in made if one.method == method]
-    known = [one for one in there if one.family == family] or there
-    if not known:
-        low, high, words = PRIORS["methods"][method].values()
-        return Evidence(family, shipped.ANY, method, Band(low, high), 0, f"prior: {words}")
-    band = Band(min(one.band.low for one in known), max(one.band.high for one in known))
-    words = f"{COMMAND}: what the bands of other stacks span"
-    return Evidence(family, shipped.ANY, method, band, sum(one.rows for one in known), words)
+def coverage(ledger: Ledger) -> list[Section]:
+    """The bands of the ledger's numbers, each held against the others' sources."""
+    misses = misses_of(ledger.records)
+    return [coverage_table(scores_of(misses, best_shape(misses)))]
 
 
-def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
-    """The band of some misses; only of those in which little is awaited, if there are enough of them."""
-    quiet = [miss for miss in misses if miss.exposed < LITTLE]
-    chosen = quiet if len(quiet) >= shipped.FEWEST else misses
-    words = f"{COMMAND}: {', '.join(sorted({miss.source for miss in chosen}))}"
-    return Evidence(*key, Band.of_ratios(miss.ratio for miss in chosen), len(chosen), words)
+def scores_of(misses: Misses, shape: Shape) -> list[Score]:
+    """Each row on several GPUs, held against the bands of the other sources."""
+    sources = dict.fromkeys(row.source for row in misses.held)
+    others = {source: misses.without(source).bands(shape) for source in sources}
+    return [scored(row, others[row.source]) for row in misses.held]
 
 
-def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
+def best_shape(misses: Misses) -> Shape:
+    """The shape with the least interval scores, and with judged groups least outside their share, summed."""
+
+    def loss(shape: Shape) -> float:
+        scores = scores_of(misses, shape)
+        return outside(scores) + mean(sum(one.scores) for one in scores)
+
+    return min(SHAPES, key=loss) if misses.held else misses.known.shape
+
+
+def write_bands(path: Path, ledger: Ledger) -> None:
     """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
-    misses = [*anchored(), *trainings(read_runs()), *sampled(runs)]
-    misses += speedups(ledger.records)
-    write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())))
+    misses = misses_of(ledger.records)
+    write_file(path, text_of(misses.bands(best_shape(misses))))
 
 
 def text_of(bands: Bands) -> str:
     """The text of a file of bands."""
     values: dict[str, object] = {"devices": {"measured": bands.measured, "exact": bands.exact}}
-    values |= {"repeat": asdict(bands.repeat), "exposed": asdict(bands.exposed)}
-    values["band"] = [
-        {"family": one.family, "stack": one.stack, "method": one.method}
-        | {"low": one.band.low, "high": one.band.high, "rows": one.rows, "source": one.source}
-        for one in bands.evidence
-    ]
+    values |= {"shape": asdict(bands.shape), "spread": [asdict(one) for one in bands.spreads]}
     return f"{PRIORS['head']}{toml_text(values, '.4g')}"
 
 
-PIPELINE: Final = "pipeline"
-
-
-class Error(NamedTuple):
-    """The absolute relative error of one prediction, with its task, family and kind."""
+class Judged(NamedTuple):
+    """An independent number: what it is of, and the relative errors of its pace and scaling, where it shows them."""
 
     task: str
     family: str
     kind: str
-    error: float
+    source: str
+    model: str
+    size: str
+    pace: float | None = None
+    scaling: float | None = None
 
 
-def errors(records: Iterable[Record]) -> Iterator[Error]:
-    """The errors of independent times and throughputs, and of pipelines' speedups over other methods."""
-    records, bands = list(records), load_bands()
+def judged(records: Iterable[Record], held: Iterable[Held], known: Bands) -> Iterator[Judged]:
+    """The independent times and throughputs, and pipelines' speedups over other methods."""
+    records, several = list(records), {row.record.row: row for row in held}
+    scaled = {(one.run.name, one.gpus, one.run.samples_per_s): one for one in trainings()}
     for one in records:
-        error, conditions = one.independent_error, one.conditions
-        if error is not None and conditions is not None and one.row.quantity in TIMES:
-            family = bands.family(conditions.device, timed=one.provenance == "measured")
-            yield Error(one.row.task, family, conditions.kind, abs(error))
-    for miss in speedups(records):
-        yield Error(TASKS[0], bands.family(miss.device), PIPELINE, abs(miss.ratio - 1))
+        row, where, error = one.row, one.conditions, one.independent_error
+        if error is None or where is None or row.quantity not in TIMES or where.kind == OTHER:
+            continue
+        pace: float | None = error
+        scaling: float | None = None
+        there, trained = several.get(row), scaled.get((row.item, row.num_gpus or 1, row.value))
+        if there is not None:
+            pace, scaling = expm1(-there.before), expm1(-there.after)
+        elif trained is not None and trained.base is not None:
+            pace, scaling = None, expm1(trained.error - trained.base.error)
+        family = known.family(where.device, timed=one.provenance == "measured")
+        model, size = (of.split(" ")[0] for of in (row.model, row.resolution_px))
+        yield Judged(row.task, family, where.kind, row.authors, model, size, pace, scaling)
+    for record in records:
+        for miss, *_ in speedups([record], known):
+            scaling = expm1(miss.error)
+            yield Judged(TASKS[0], miss.where, PIPELINE, miss.source, record.row.model, "", None, scaling)
 
 
-def trusts(records: Iterable[Record]) -> list[Trust]:
-    """Trust by task, family and kind, in that order; strategies that do not ship have none."""
-    groups = grouped((one for one in errors(records) if one.kind != OTHER), lambda one: one[:3])
-    sizes = {key: [one.error for one in group] for key, group in sorted(groups.items())}
-    return [
-        Trust(task, family, kind, tuple(METHODS_OF_KIND[kind]), len(each), median(each), max(each))
-        for (task, family, kind), each in sizes.items()
-    ]
+def trusts(numbers: Iterable[Judged]) -> list[Trust]:
+    """Trust by task, family and kind, in that order."""
+    return [_trust(group) for _, group in sorted(grouped(numbers, lambda one: one[:3]).items())]
+
+
+def _trust(group: Sequence[Judged]) -> Trust:
+    first = group[0]
+    return Trust(
+        first.task,
+        first.family,
+        first.kind,
+        tuple(METHODS_OF_KIND[first.kind]),
+        sources=_distinct(one.source for one in group),
+        models=_distinct(one.model for one in group),
+        sizes=_distinct(one.size for one in group),
+        pace=Errors.of([one.pace for one in group if one.pace is not None]),
+        scaling=Errors.of([one.scaling for one in group if one.scaling is not None]),
+    )
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names) - {"", UNSAID}))
 
 
 def write_trust(path: Path, ledger: Ledger) -> None:
     """Write the trust that follows from a ledger."""
-    lines = [trust.cells for trust in trusts(ledger.records)]
+    held = misses_of(ledger.records).held
+    lines = [trust.cells for trust in trusts(judged(ledger.records, held, load_bands()))]
     write_file(path, csv_text(COLUMNS, lines))

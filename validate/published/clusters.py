@@ -120,12 +120,15 @@ def read_runs() -> tuple[ClusterRun, ...]:
 def shared_rate(run: ClusterRun) -> float:
     """Share of the laws, the same for all kernels but attention, at which a run takes as long as published."""
 
-    def at(share: float) -> Stack:
-        return replace(run.stack, rates=replace(run.stack.rates, matmul=share, conv=share, memory=share))
+    def excess(share: float) -> float:
+        return (run.predicted(rated(run.stack, share)) or 0.0) - run.samples_per_s
 
-    return float(
-        brentq(lambda share: (run.predicted(at(share)) or 0.0) - run.samples_per_s, 0.1, 1.0, xtol=1e-5)
-    )
+    return float(brentq(excess, 0.1, 1.0, xtol=1e-5))
+
+
+def rated(stack: Stack, share: float) -> Stack:
+    """A stack of which all kernels but attention reach a share of their laws."""
+    return replace(stack, rates=replace(stack.rates, matmul=share, conv=share, memory=share))
 
 
 def hidden_by_nothing(few: ClusterRun, many: ClusterRun) -> float:

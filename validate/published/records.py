@@ -98,6 +98,11 @@ class Published:
         return source_name(self.source, self.item)
 
     @property
+    def authors(self) -> str:
+        """Who published it: numbers of the same authors, who share boxes, count as one source."""
+        return authors_of(self.source)
+
+    @property
     def paper(self) -> str:
         """The source without its remark in brackets."""
         return self.source.split(" (")[0].split(" arXiv")[0]
@@ -233,13 +238,13 @@ def the_published(item: str, **wanted: str | int) -> Published:
 
 @cache
 def _names() -> list[tuple[str, ...]]:
-    columns = ("source", "item", "name")
+    columns = ("source", "item", "name", "authors")
     return [tuple(map(row.text, columns)) for row in read_rows(SOURCES, columns)]
 
 
 def source_names() -> list[str]:
     """The sources in the order in which they are listed."""
-    return list(dict.fromkeys(name for *_, name in _names()))
+    return list(dict.fromkeys(name for *_, name, _ in _names()))
 
 
 @cache
@@ -249,7 +254,20 @@ def source_name(source: str, item: str) -> str:
     Raises:
         ValueError: it fits none.
     """
-    for of_source, of_item, name in _names():
+    for of_source, of_item, name, _ in _names():
         if fnmatchcase(source, of_source) and fnmatchcase(item, of_item):
             return name
     raise ValueError(f"{SOURCES.name} has no name for source '{source}', {item}")
+
+
+@cache
+def authors_of(source: str) -> str:
+    """The authors of a source, or of a text that begins with it, such as the source of an anchor.
+
+    Raises:
+        ValueError: it fits none.
+    """
+    for of_source, *_, authors in _names():
+        if fnmatchcase(source, f"{of_source.removesuffix('*')}*"):
+            return authors
+    raise ValueError(f"{SOURCES.name} has no authors for source '{source}'")

@@ -18,6 +18,7 @@ from profiles.units import GB, GIB
 from sim.report.plots.charts import save_figure
 from validate.points import cluster_of
 from validate.published import clusters, diffusionpipe, pulse
+from validate.published.bands import coverage as held_bands
 from validate.published.bands import write_bands, write_trust
 from validate.published.clusters import tables
 from validate.published.figure import plot_published
@@ -34,6 +35,7 @@ from validate.published.ledger import (
     side_by_side,
     winners,
 )
+from validate.published.left_out import sources_left_out
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
@@ -45,8 +47,12 @@ SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
+BANDS: Final = "<!-- python -m validate published --readme: bands -->", END
+LEFT_OUT: Final = "<!-- python -m validate published --readme: sources left out -->", END
 UNTOLD: Final = ("Fig. 4", "Table III", "Table 5", "V-B")
 """Items of training left out of the details: too many numbers, or those of another machine's solver."""
+NODE: Final = 8
+"""Most GPUs of a node in those clusters."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""
 PAPERS: Final = ("DiffusionPipe", "PULSE")
@@ -71,7 +77,7 @@ def run_published(options: argparse.Namespace) -> None:
     for path, held in regions.items():
         write_between(path, ledger, held)
     if options.bands is not None:
-        write_bands(options.bands, ledger, all_runs())
+        write_bands(options.bands, ledger)
     if options.trust is not None:
         write_trust(options.trust, ledger)
     if options.figure is not None:
@@ -149,23 +155,51 @@ def summary(ledger: Ledger) -> list[Section]:
 def in_short(ledger: Ledger) -> list[Section]:
     """The errors of the numbers in four lines."""
     judged = [(one.row, one.error) for one in ledger.of(Standing.INDEPENDENT) if one.error is not None]
-    trained = [(row, error) for row, error in judged if row.quantity == SAMPLES_PER_S and row.num_gpus == 64]
-    real = [error for row, error in trained if row.group.startswith(CLUSTERS)]
-    several = [error for row, error in judged if row.quantity == LATENCY and (row.num_gpus or 1) > 1]
+    several = [(row, error) for row, error in judged if row.quantity == LATENCY and (row.num_gpus or 1) > 1]
+    sources = sorted({row.authors for row, _ in several})
     every = f"all independent published numbers ({len(judged)} of {len(ledger.records)})"
-    where = (
-        f"training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf; {len(real)} runs, none fitted)"
+    drawn = (
+        f"sampling on several GPUs ({len(several)} independent latencies of {', '.join(sources) or 'none'}; the same"
+        " sources' latencies of one GPU set the pace)"
     )
-    rows = [
-        [every, _median(error for _, error in judged)],
-        [where, f"{signed(min(real))} to {signed(max(real))}" if real else "-"],
-        [f"sampling on several GPUs ({len(several)} independent latencies)", _median(several)],
-    ]
+    rows = [[every, _median(error for _, error in judged)], *map(_scaled, _several_nodes(ledger).items())]
+    rows.append([drawn, _median(error for _, error in several)])
     if losses := [contest.loss for contest in ledger.contests]:
         right = f"right winner in {losses.count(0)} of {len(losses)}"
         mean_loss = f"mean loss by a wrong pick {percent(mean(losses))}"
         rows.append(["methods published side by side", f"{right}, {mean_loss}"])
     return [Section("In short", ("compared with", "error"), rows)]
+
+
+def _several_nodes(ledger: Ledger) -> dict[str, list[tuple[Record, Record | None]]]:
+    """Training runs of real clusters, with those of the same source on the fewest GPUs: up to 64 GPUs, and above."""
+    runs = [
+        one
+        for one in ledger.records
+        if one.row.quantity == SAMPLES_PER_S and one.error is not None and one.row.group.startswith(CLUSTERS)
+    ]
+    groups: dict[str, list[tuple[Record, Record | None]]] = {}
+    for alike in grouped(runs, lambda one: (one.row.item, one.row.resolution_px, one.row.method)).values():
+        base = next((one for one in alike if (one.row.num_gpus or 1) <= NODE), None)
+        for one in alike:
+            if (gpus := one.row.num_gpus or 1) > NODE:
+                groups.setdefault("64" if gpus <= 64 else "more than 64", []).append((one, base))
+    return groups
+
+
+def _scaled(group: tuple[str, list[tuple[Record, Record | None]]]) -> list[str]:
+    """A line on training on several nodes: what of it is scaling alone, and what is wholly independent."""
+    gpus, runs = group
+    errors = [one.error or 0.0 for one, _ in runs]
+    ratios = [
+        (1 + (one.error or 0.0)) / (1 + (base.error or 0.0)) - 1 for one, base in runs if base is not None
+    ]
+    where = f"training of Stable Diffusion on {gpus} A100 or H100 (MosaicML, MLPerf; {len(runs)} runs)"
+    if not ratios:
+        return [where, f"{signed(min(errors))} to {signed(max(errors))}"]
+    set_by = f"of {len(ratios)} a run on 8 GPUs of the same source set the pace or chose the stack"
+    scaled = f"over those on 8 GPUs {signed(min(ratios))} to {signed(max(ratios))}"
+    return [f"{where}; {set_by}", f"{signed(min(errors))} to {signed(max(errors))}; scaling {scaled}"]
 
 
 def _median(errors: Iterable[float]) -> str:
@@ -314,5 +348,7 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     DETAIL: in_detail,
     TODAY: todays_models,
     SAMPLED: sampled,
+    BANDS: held_bands,
+    LEFT_OUT: sources_left_out,
 }
 """The tables of each region."""

@@ -4,14 +4,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from profiles.architectures.models import Model
 from profiles.costs.layers import published
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
 from profiles.machines.fabrics import Collectives
-from profiles.software.stacks import Stack, load_stack
+from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
@@ -19,7 +20,7 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, model_of, sampling
-from validate.published.records import MEMORY, Conditions, Record, Standing, kind_of
+from validate.published.records import MEMORY, Conditions, Record, Standing, authors_of, kind_of
 from validate.published.rows import SamplingRow, sampling_rows
 
 NO_COMMUNICATION: Final = "patch_parallel_no_comm"
@@ -28,7 +29,7 @@ FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
 
 
 class Place(NamedTuple):
-    """The scenario of a row: all but its method."""
+    """The scenario of a row: all but its method; anchors of the ``unknown`` authors are left out."""
 
     model: str
     cluster: Cluster
@@ -38,6 +39,13 @@ class Place(NamedTuple):
     steps: int
     guidance: str
     stack: Stack = load_stack()
+    unknown: str = ""
+
+    @property
+    def anchored(self) -> bool:
+        """Whether compute starts from published latencies of one GPU."""
+        named = any(one.device == self.cluster.device.name for one in _model(self).anchors)
+        return named and self.stack.name == DEFAULT_STACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +192,36 @@ def outcome_of(place: Place, sampler: Sampler) -> Result:
     return run_point(sampler, scenario_of(place))
 
 
+def sampler_of(outcome: Result) -> Sampler:
+    """The sampler of a result."""
+    return make_sampler(outcome.strategy, outcome.parameters)
+
+
 def sent_bytes(run: Run) -> float:
     """Bytes that one device sends in one step, on average, for one sample without guidance."""
     assert run.place is not None and run.outcome is not None
     place, of = run.place._replace(guidance="none"), run.outcome
-    again: Any = make_sampler(of.strategy, of.parameters)
-    outcome = outcome_of(place, again).expected
+    outcome = outcome_of(place, sampler_of(of)).expected
     return (outcome.collective_bytes + outcome.p2p_bytes) / (place.num_gpus * place.steps)
+
+
+def _model(place: Place) -> Model:
+    """The model of a place, without the anchors of the authors who are left out."""
+    return _without(place.model, place.unknown) if place.unknown else model_of(place.model)
+
+
+@cache
+def _without(name: str, authors: str) -> Model:
+    """A model without the anchors of some authors."""
+    model = model_of(name)
+    return replace(model, anchors=tuple(one for one in model.anchors if authors_of(one.source) != authors))
 
 
 @lru_cache(maxsize=64)
 def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
-    of = place.model, place.cluster, place.num_gpus, size, place.steps
+    of = _model(place), place.cluster, place.num_gpus, size, place.steps
     return sampling(*of, guidance=place.guidance, stack=place.stack)
 
 

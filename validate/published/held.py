@@ -1,0 +1,193 @@
+"""Published latencies of several GPUs, held against bands that their source did not make.
+
+A source is all numbers of the same authors, who share boxes. Each row is predicted without the anchors of its source,
+and once more with compute scaled to the same source's latency of one GPU, as ``--measured`` does.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from statistics import mean
+from typing import Any, Final
+
+from profiles.checks import sum_in_order
+from profiles.costs.bands import INSIDE, SAMPLING, Band, Bands, Circumstances, Uncertainty
+from profiles.machines.clusters import LINKS
+from sim.inputs.calibrating import Number, measure
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point
+from validate.published.records import Record, Standing
+from validate.published.runs import FREE_LINK, Place, Run, sampler_of, scenario_of
+from validate.tables import Section, percent
+
+ENOUGH: Final = 12
+"""Rows from which on a group is judged."""
+BOUNDS: Final = (0.75, 0.90)
+"""Shares between which the rows inside a band of eight in ten may lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A published latency of several GPUs, and logarithms of it over the predicted ones.
+
+    Attributes:
+        record: of its number.
+        model: its folder.
+        run: its circumstances.
+        before: error of the prediction without the source's anchors.
+        after: error of that with compute scaled to the source's latency of one GPU.
+    """
+
+    record: Record
+    model: str
+    run: Circumstances
+    before: float
+    after: float
+
+    @property
+    def source(self) -> str:
+        """Its authors."""
+        return self.record.row.authors
+
+    @property
+    def pixels(self) -> str:
+        """Its size, as printed."""
+        return self.record.row.resolution_px
+
+
+def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
+    """The rows of several GPUs whose source printed the same run on one GPU, each number once."""
+    timed = [run for run in runs if run.row.latency_s and run.record.standing is not Standing.APART]
+    alone = {_same(run): run for run in reversed(timed) if run.place and run.place.num_gpus == 1}
+    factors = dict[tuple[object, ...], Any]()
+    for run in timed:
+        place, outcome, key = run.place, run.outcome, _same(run)
+        if (
+            not (place and outcome and key in alone)
+            or place.num_gpus == 1
+            or place.cluster.intra_node == FREE_LINK
+        ):
+            continue
+        if key not in factors:
+            one = alone[key]
+            assert one.outcome is not None
+            number = Number("latency_s", one.row.latency_s or 0.0)
+            scenario = scenario_of(left_out(one))
+            factors[key] = measure(sampler_of(one.outcome), scenario, number, {})
+        there = left_out(run)
+        sampler, scenario = sampler_of(outcome), scenario_of(there)
+        before = run_point(sampler, scenario)
+        after = run_point(sampler, replace(scenario, measured=factors[key]))
+        errors = (log((run.row.latency_s or 0.0) / of.latency_s) for of in (before, after))
+        yield Held(run.record, place.model, _circumstances(there, before), *errors)
+
+
+def left_out(run: Run) -> Place:
+    """The place of a run, without the anchors of its source."""
+    assert run.place is not None
+    return run.place._replace(unknown=run.row.published.authors)
+
+
+def _same(run: Run) -> tuple[object, ...]:
+    """What a run shares with that on one GPU."""
+    place = run.place
+    of = place and (place.model, place.cluster.name, place.height, place.width, place.steps, place.stack.name)
+    return run.row.published.authors, of
+
+
+def _circumstances(place: Place, outcome: Result) -> Circumstances:
+    """The circumstances of a row, as far as bands are by them."""
+    known = outcome.uncertainty
+    return Circumstances(
+        place.cluster.device.name,
+        known.alike,
+        known.exposed,
+        anchored=place.anchored,
+        gpus=place.num_gpus,
+        link=place.cluster.intra_node.kind,
+        step_s=outcome.latency_s / place.steps,
+        ranges=(known.ranges,),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A row held against its bands: whether they hold it, and interval scores, before and after calibration.
+
+    The interval score is the width of a band, with ten times the distance by which a number misses it, in logarithms
+    (Gneiting and Raftery, Strictly Proper Scoring Rules, 2007, equation 43, at 80 %).
+    """
+
+    row: Held
+    inside: tuple[bool, bool]
+    scores: tuple[float, float]
+
+
+def scored(row: Held, bands: Bands) -> Score:
+    """A row held against the bands."""
+    of = bands.uncertainty(SAMPLING, row.run)
+    after = of.after(Uncertainty(shared=of.shared, repeat=of.repeat, alike=("single",)))
+    both = [(row.before, of.band), (row.after, after.band)]
+    inside, scores = zip(*(_against(error, band) for error, band in both), strict=True)
+    return Score(row, inside, scores)
+
+
+def _against(error: float, band: Band) -> tuple[bool, float]:
+    """Whether a band holds an error, and its interval score."""
+    low, high = log(band.low), log(band.high)
+    missed = max(low - error, error - high, 0.0)
+    return missed == 0, high - low + 2 / (1 - INSIDE) * missed
+
+
+GROUPS: Final[Mapping[str, Callable[[Held], bool]]] = {
+    "all": lambda row: True,
+    "2 GPUs": lambda row: row.run.gpus == 2,
+    "4 GPUs": lambda row: row.run.gpus == 4,
+    "8 GPUs": lambda row: row.run.gpus == 8,
+    "1024 px": lambda row: row.pixels == "1024",
+    "2048 px": lambda row: row.pixels == "2048",
+    "4096 px": lambda row: row.pixels == "4096",
+    "NVLink": lambda row: row.run.link == LINKS[0],
+    "PCIe": lambda row: row.run.link == LINKS[1],
+}
+"""The groups of rows that bands are to hold."""
+
+
+def groups_of(scores: Sequence[Score]) -> dict[str, list[Score]]:
+    """The scores by group, and by source."""
+    groups = {name: [one for one in scores if of(one.row)] for name, of in GROUPS.items()}
+    sources = sorted({one.row.source for one in scores})
+    return groups | {source: [one for one in scores if one.row.source == source] for source in sources}
+
+
+def outside(scores: Sequence[Score]) -> float:
+    """By how much the shares of judged groups lie outside the bounds, before and after calibration together."""
+    judged = [group for name, group in groups_of(scores).items() if name in GROUPS and len(group) >= ENOUGH]
+    low, high = BOUNDS
+    shares = [share(group, at) for group in judged for at in (0, 1)]
+    return sum_in_order(max(low - one, one - high, 0.0) for one in shares)
+
+
+def share(scores: Sequence[Score], at: int) -> float:
+    """Share of rows inside their bands, before or after calibration."""
+    return mean(one.inside[at] for one in scores)
+
+
+def coverage_table(scores: Sequence[Score]) -> Section:
+    """How many rows lie in the bands that the other sources made, by group."""
+    rows = []
+    for name, group in groups_of(scores).items():
+        if group:
+            shares = (percent(share(group, at)) for at in (0, 1))
+            widths = (f"{mean(one.scores[at] for one in group):.3f}" for at in (0, 1))
+            rows.append(
+                [name, f"{len(group)}", *shares, *widths, "" if len(group) >= ENOUGH else "too few to judge"]
+            )
+    header = ("rows", "how many", "inside", "after `--measured`", "interval score", "after `--measured`", "")
+    remark = (
+        "Sampling on several GPUs. Bands of eight in ten, each made without the authors of the rows that it holds;"
+        " their anchors are left out of the prediction too; `--measured` is the same authors' latency of one GPU. The"
+        " interval score (Gneiting and Raftery, 2007) is the width in logarithms, and ten times what a number lies"
+        " outside."
+    )
+    return Section("Bands held against sources that did not make them", header, rows, remark)
