@@ -22,7 +22,7 @@ from validate.fitting.anchors import attention_share, shared_attention
 from validate.fitting.efficiencies import CLUSTER
 from validate.fitting.hosts import BOXES
 from validate.points import cluster_of, model_of
-from validate.published.clusters import SETS, ClusterRun, rated, read_runs, shared_rate
+from validate.published.clusters import SETS, SETS_HOST, ClusterRun, rated, read_runs, shared_rate
 from validate.published.ledger import Ledger
 from validate.published.records import Standing, authors_of
 from validate.published.runs import FREE_LINK, Place, Run, all_runs, sampler_of, scenario_of
@@ -38,7 +38,7 @@ Line = list[str]
 def sources_left_out(ledger: Ledger) -> list[Section]:
     """The errors of each source's numbers in view, and with the source left out, by constant."""
     header = ("constant", "source", "judged by", "numbers", "in view", "left out", "instead")
-    rows = [*shares(), *attention(), *sampled()]
+    rows = [*shares(), *host(), *attention(), *sampled()]
     remark = (
         "Medians of absolute relative errors. In view: as shipped. Left out: the fit repeated without the source's"
         " numbers; where it alone set a constant, what stands last is taken."
@@ -78,6 +78,15 @@ def shares() -> Iterator[Line]:
         )
 
 
+def host() -> Iterator[Line]:
+    """The host's seconds in an iteration that nothing hides: training runs of the source that set them."""
+    runs = [run for run in read_runs() if run.role == SETS_HOST]
+    for source, own in grouped(runs, lambda run: authors_of(run.source)).items():
+        both = ((run.predicted(), run.predicted(iteration_us=0), run.samples_per_s) for run in own)
+        pairs = [(shown / printed - 1, left / printed - 1) for shown, left, printed in both if shown and left]
+        yield from _line("host in an iteration", source, "training", pairs, "none")
+
+
 def _share(runs: Iterable[ClusterRun]) -> float:
     return next(run.stack.rates.matmul for run in runs if run.role == SETS)
 
@@ -110,7 +119,7 @@ def attention() -> Iterator[Line]:
 
 def _error(name: str, anchor: Anchor, share: float) -> float:
     """Error of the laws alone, with attention at a share of its own."""
-    stack = replace(load_stack(), rates=replace(load_stack().rates, attention=share), device_rates=())
+    stack = replace(load_stack(), rates=replace(load_stack().rates, attention=share))
     return one_gpu_s(model_of(name), load_device(anchor.device), anchor, stack) / anchor.latency_s - 1
 
 
