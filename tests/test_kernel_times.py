@@ -56,7 +56,7 @@ CONVOLUTION = Kernel(
 SELF = Kernel("attention", 1, 8, 1024, 1024, 64, image_m=1024, image_n=1024)
 CROSS = Kernel("attention", 1, 8, 1024, 77, 64, image_m=1024)
 SUM = Kernel("pointwise", 3, 1, 4096, image_m=4096, read_bytes=2e6, written_bytes=1e6)
-NORM = Kernel("group_norm", 1, 1, 4096, image_m=4096, read_bytes=2e6, written_bytes=1e6)
+NORM = Kernel("group_norm", 1, 1, 500_000, image_m=500_000, read_bytes=2e6, written_bytes=1e6)
 BATCHED = Kernel("matmul", 1, 8, 64, 32, 16)
 OPERATORS = Kernel("dispatch", 20)
 

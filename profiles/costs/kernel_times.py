@@ -60,6 +60,16 @@ SCORE_BYTES: Final = {"sample": (8.0, 12.0), "train": (24.0, 28.0)}
 half precision; in training autocast takes softmax to single precision and back."""
 SCORE_KERNELS: Final = {"sample": 2, "train": 4}
 """Kernels between the products of unfused attention."""
+NORM_SAVED: Final = {"group_norm": 2.0, "layer_norm": 5 / 3}
+"""Bytes that autocast keeps around a norm in single precision, over its output in half: its input and, of a group norm,
+its output, which SiLU reads, as single precision; queries, keys and values each keep a cast of their own of the output
+of one of a block's three layer norms."""
+MODULATED_SAVED: Final = 3.0
+"""The same of a layer norm without weights of its own, of which a block has two: it is scaled and shifted by what the
+step's embedding gives, and this keeps its output in single precision, too. Sources of both: diffusers,
+``BasicTransformerBlock`` and ``AdaLayerNormZero``; held against torch (tests/test_memory_against_torch.py)."""
+SINGLE_BYTES: Final = 4.0
+"""Bytes of a number in single precision."""
 SAVED_SCORE_BYTES: Final = 6.0
 """Bytes per score that unfused attention keeps for its backward: the softmax in single, its cast in half precision."""
 MERGED_BYTES: Final = 38.0
@@ -188,7 +198,11 @@ class KernelTimes(LayerTimes):
         if group.kind == "attention" and self._stack.attention == UNFUSED:
             return SAVED_SCORE_BYTES * shapes.heads * shapes.m * shapes.n
         if group.kind in NORM_CASTS and self._norms_in_single:
-            return (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
+            modulated = (group.kind == "layer_norm") & (shapes.weight_bytes == 0)
+            in_half = shapes.written_bytes < SINGLE_BYTES * shapes.m  # else the model itself casts
+            return (
+                np.where(modulated, MODULATED_SAVED, NORM_SAVED[group.kind]) * in_half * shapes.written_bytes
+            )
         return np.zeros_like(shapes.m)
 
     def _sum(
