@@ -14,7 +14,7 @@ from profiles.machines.devices import load_device
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import bound
-from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.pipelining.footprint import saved_bytes
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -67,11 +67,11 @@ def test_in_a_pipeline_each_micro_batch_in_flight_keeps_the_inputs_of_its_blocks
     held = [count * each * HIDDEN + own for count, each, own in zip(in_flight, blocks, again, strict=True)]
     own = [tensor for tensor in trace.plan.tensors if tensor.role == "saved"]
     assert {tensor.size_bytes for tensor in own} == {HIDDEN, 2 * HIDDEN}
-    roles = memory_events_by_role(trace)
+    devices, _, changes, tensors = memory_events(trace)
     for device, expected in enumerate(held):
         saved = [
-            change if role == "saved" else 0.0
-            for at, _, change, role in zip(*roles, strict=True)
+            change if trace.plan.roles[tensor] == "saved" else 0.0
+            for at, change, tensor in zip(devices, changes, tensors, strict=True)
             if at == device
         ]
         assert np.cumsum(saved).max() + resident_bytes(trace)[device] == expected

@@ -33,7 +33,7 @@ from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.networks import attend
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
-from sim.replay.memory import memory_events_by_role
+from sim.replay.memory import memory_events
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -346,6 +346,6 @@ def test_sharded_states_gathered_weights_and_what_is_exchanged_take_what_torch_s
     assert held["gradients"] == pytest.approx(local_bytes(p.grad for p in parameters), rel=0.03)
     kept = held["optimizer"] + held.get("weights", 0.0)  # of mixed precision masters alone
     assert kept == pytest.approx(states + local_bytes(parameters), rel=0.03)
-    _, _, changes, roles = memory_events_by_role(trace)
-    exchanged = np.array([role in ("gathered", "gradients") for role in roles])
+    _, _, changes, tensors = memory_events(trace)
+    exchanged = np.array([trace.plan.roles[tensor] in ("gathered", "gradients") for tensor in tensors])
     assert np.cumsum(changes * exchanged).max() == pytest.approx(tracker.most, rel=0.03)
