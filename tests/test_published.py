@@ -17,10 +17,8 @@ from validate.published.diffusionpipe import (
 )
 from validate.published.ledger import Ledger, all_training, error_words
 from validate.published.pulse import (
-    HALF,
     Setting,
     Task,
-    degrees,
     largest,
     volumes,
 )
@@ -37,13 +35,13 @@ NOTHING_TO_FILL = "the model folder has no frozen part to fill with"
 def ledger():
     """All numbers of training; of experiments that vary what papers leave open mostly the base setting."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulse, "CHANGES", {"base": {}})
-        patch.setattr(pulse, "ON_ASCEND", ("base",))
+        patch.setattr(pulse, "CHANGES", ({},))
+        patch.setattr(pulse, "ON_ASCEND", ({},))
         quick = [record for run in report.EXPERIMENTS if run not in SWEEPS for record in run()]
     swept = [
-        *speed_ups(HINT, HINT, 64, 2048),
-        *speed_ups("sd21", "sd21", 8, 256),
-        *speed_ups(HINT, HINT, 8, 256),
+        *speed_ups(HINT, 64, 2048),
+        *speed_ups("sd21", 8, 256),
+        *speed_ups(HINT, 8, 256),
         *ablation((HINT,)),
         *cascades(((8, 256),)),
     ]
@@ -61,7 +59,7 @@ def test_the_report_shows_every_experiment_and_every_row(monkeypatch):
     shown = {}
     ledger = report.report("train", lambda task, section: shown.update({section.title: section.rows}))
     settings = shown["What papers leave open, and what follows from each choice"]
-    assert [row[2] for row in settings] == [HINT, "controlnet-cldm"] * 4
+    assert [row[2].split()[3] for row in settings] == [HINT, "controlnet-cldm"] * 4
     every = shown["Every published number: 8 of 131 predicted"]
     assert [row[0] for row in every] == [str(row) for row in all_published()]
     assert sum(one.predicted is not None for one in ledger.records) == 8
@@ -88,7 +86,7 @@ MEDIANS = {
     ("Table III", "hunyuan-3b"): 0.15,
     ("VII-C2", "hunyuan-1.5b"): 0.001,
     ("VII-C2", "uvit-1b"): 0.25,
-    ("VII-C2", "sdv2-1.7b"): 0.45,
+    ("VII-C2", "sdv2-1.7b"): 0.65,
     ("MLPerf", "sd21"): 0.06,
     ("MosaicML", "sd21"): 0.05,
     ("ControlNet", "controlnet-cldm"): 0.19,
@@ -140,8 +138,7 @@ def test_five_cells_of_table_3_are_on_the_wire_to_the_last_printed_digit():
     }
 
 
-def test_the_largest_micro_batches_are_the_printed_ones_and_no_smaller_in_half_precision():
-    assert [one.relative_error for one in degrees() if one.row.quantity == "micro_batch"] == [0.0, 0.0]
+def test_the_largest_micro_batches_are_the_printed_ones_with_fused_attention():
     task = Task("sdv2-1.7b", "v100-2node", 8)
     for degree, printed in ((2, 16), (4, 32)):
-        assert largest(task, Setting(degree, 1, costs=HALF)).micro_batch >= printed
+        assert largest(task, Setting(degree, 1, stack="eager")).micro_batch == printed

@@ -8,7 +8,6 @@ from profiles.errors import InputError
 from validate.published.ledger import Contest, Ledger
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
 from validate.published.report import (
-    DETAIL,
     MARKERS,
     SAMPLED,
     SHORT,
@@ -67,11 +66,11 @@ def test_the_numbers_in_short_are_those_of_the_ledger(ledger):
 
 def test_a_text_gets_the_tables_whose_markers_it_holds(ledger, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("\n".join(["a", *SHORT, "b", *DETAIL, "c", ""]))
-    assert regions_of(page) == [SHORT, DETAIL]
+    page.write_text("\n".join(["a", *SHORT, "b", *TODAY, "c", ""]))
+    assert regions_of(page) == [SHORT, TODAY]
     write_between(page, ledger, regions_of(page))
     text = page.read_text()
-    assert text.index("| compared with | error |") < text.index("\nb\n") < text.index("| what | published |")
+    assert text.index("| compared with | error |") < text.index("\nb\n") < text.index("| model | run |")
     assert "| source |" not in text
     page.write_text("nothing")
     with pytest.raises(InputError, match="must hold a line"):
@@ -88,5 +87,4 @@ def region(path, markers):
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert region(README, SHORT) == region(ACCURACY, SHORT)
     assert regions_of(ACCURACY) == [SHORT]
-    assert regions_of(TABLES) == [MARKERS, DETAIL, TODAY, SAMPLED]
-    assert len(region(TABLES, DETAIL).splitlines()) > 20
+    assert regions_of(TABLES) == [MARKERS, TODAY, SAMPLED]

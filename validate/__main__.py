@@ -28,9 +28,14 @@ def make_parser() -> argparse.ArgumentParser:
 
     parser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
-    add_commands(commands, OWN, "validate", _call, {"run": add_schedules, "sample": add_samplers})
+    extend = {"paper": _add_paper, "run": add_schedules, "sample": add_samplers}
+    add_commands(commands, OWN, "validate", _call, extend)
     add_measuring(commands, "validate")
     return parser
+
+
+def _add_paper(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=("diffusionpipe", "pulse"), help="of the paper")
 
 
 def _call(name: str, options: argparse.Namespace) -> object:
@@ -39,8 +44,10 @@ def _call(name: str, options: argparse.Namespace) -> object:
     match name:
         case "closed-forms":
             from validate.closed_forms.report import run_closed_forms as run
-        case "published":
-            from validate.published.report import run_published as run
+        case "published" | "paper":
+            from validate.published import papers, report
+
+            run = report.run_published if name == "published" else papers.run_paper
         case "clusters":
             from validate.published.clusters import run_clusters as run
         case "hosts":

@@ -1,11 +1,14 @@
 """Points: simulated strategies and samplers, for everything that is compared with the simulator."""
 
+import shlex
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
 from profiles.architectures.models import Model, load_model
 from profiles.checks import sum_in_order
+from profiles.errors import flag_of
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
@@ -60,6 +63,24 @@ def sampling(
 
 def _loaded(value: str | Loaded, load: Callable[[str], Loaded]) -> Loaded:
     return load(value) if isinstance(value, str) else value
+
+
+def asked(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> str:  # noqa: ANN401  as of make_strategy
+    """The command that asks ``sim`` for a strategy in a scenario; of a sweep its first line is meant."""
+    model, cluster, stack, workload = point.model.name, point.cluster.name, point.stack.name, point.workload
+    flags: dict[str, Any] = {"model": model, "cluster": cluster, "gpus": workload.num_gpus}
+    flags |= {"batch_size": workload.batch_size, "stack": stack, "strategy": name}
+    plain = TrainingWorkload(workload.num_gpus, workload.batch_size)
+    parameters |= {"checkpointing": "none"} if verb == "sweep" else {}
+    differing = {of.name: getattr(workload, of.name) for of in fields(workload)}
+    flags |= {key: value for key, value in differing.items() if value != getattr(plain, key)}
+    return shlex.join(
+        [
+            "sim",
+            verb,
+            *(word for key, value in (flags | parameters).items() for word in (flag_of(key), str(value))),
+        ]
+    )
 
 
 def train(name: str, point: Scenario, **parameters: Any) -> Result:  # noqa: ANN401  as of make_strategy

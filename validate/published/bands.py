@@ -227,7 +227,7 @@ def waits(records: Iterable[Record]) -> Iterator[tuple[Miss, int, int]]:
     """Published over predicted seconds of exposed synchronisation, each relative to the compute of its run."""
     for record in records:
         published, share = record.row.value, record.predicted
-        wanted = record.row.quantity == "synchronisation_ratio" and record.standing is Standing.INDEPENDENT
+        wanted = record.row.quantity == "synchronisation_ratio" and record.standing is not Standing.FITTED
         if wanted and share:
             ratio = published / (1 - published) / (share / (1 - share))
             yield Miss(EXPOSED, ANY, record.row.authors, log(ratio)), record.row.num_gpus or 1, 1

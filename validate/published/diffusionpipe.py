@@ -1,8 +1,9 @@
 """Numbers of DiffusionPipe: ratios of times, throughputs and solution times; and the useful share of PipeFusion.
 
-The paper does not say how self-conditioning is drawn, when its data parallelism reduces gradients, or which of
-ControlNet's layers are trained, locked or frozen; every choice is simulated. It calls the throughput of cascades
-comparable to DeepSpeed-P, each backbone on its own half of the devices, but gives neither numbers nor batch sizes.
+The paper does not say who draws self-conditioning, when its data parallelism reduces gradients, or which of
+ControlNet's layers are trained, locked or frozen; every choice is simulated, and says by which flags. It calls the
+throughput of cascades comparable to DeepSpeed-P, each backbone on its own half of the devices, but gives neither
+numbers nor batch sizes.
 
 Solution times are those of one core of this machine; no test asserts them.
 
@@ -12,6 +13,7 @@ section V-B; PipeFusion (arXiv 2405.14430v1), section 3.3.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain, product
 from time import perf_counter
 from typing import Any, Final
 
@@ -29,8 +31,8 @@ from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
 from validate.equal_blocks import equal_blocks_transformer
-from validate.points import best, fastest, replayed, sampler, sampling, scenario, train
-from validate.published.records import Record, published, the_published
+from validate.points import asked, best, fastest, replayed, sampler, sampling, scenario, train
+from validate.published.records import OVER, Record, published, the_published
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet-cldm")
 """Both readings of ControlNet's frozen part (see their model files), that of Table 1 first."""
@@ -40,8 +42,6 @@ CONDITIONED: Final = {"sd21": 0.5, **dict.fromkeys(CONTROLNETS, 0.5)}
 (2022). Their own recipes train without."""
 STACK: Final = "eager-2023"
 """DiffusionPipe's stack: mixed precision of early 2023."""
-RECIPES: Final = {"fp32": "mixed", "fp16": "mixed-fp16-gradient"}
-"""Memory recipes by the precision of their gradients."""
 LOCAL_BATCH: Final = 8
 """The local batch of Table 2."""
 LAYERS: Final = 12
@@ -66,35 +66,31 @@ def frozen_ratios() -> Iterator[Record]:
     """Table 1: forward time of the frozen part over forward and backward time of the trained part."""
     for row in published("Table 1"):
         for model in READINGS[row.model]:
-            point, batch = on_p4de(model, 1, 1), row.batch_size or 1
+            batch = row.batch_size or 1
+            point = on_p4de(model, 1, batch)
             costs = point.costs.components
             frozen_s = sum_in_order(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
             backbones = [costs[i] for i in point.model.backbones]
             trained_s = sum_in_order(
                 float((of.forward_s(batch) + of.backward_s(batch)).sum()) for of in backbones
             )
-            yield Record.of(row, frozen_s / trained_s, model)
+            yield Record.of(row, frozen_s / trained_s, asked("ddp", point))
 
 
-def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> float:
-    """Share of a data-parallel iteration in which gradients are reduced, without overlap.
+def synchronisation_shares() -> Iterator[Record]:
+    """Table 2: share of a data-parallel iteration in which gradients are reduced, without overlap.
 
     They are reduced in DistributedDataParallel's buckets, each a call of its own: over several nodes these take longer
     than one call for all gradients, whose pieces fill the network better.
     """
-    point = on_p4de(model, num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe)
-    once = train("ddp", point, overlap="none").expected
-    reduced_s = train("ddp", point, overlap="buckets").expected.collective_s
-    return reduced_s / (once.duration_s - once.collective_s + reduced_s)
-
-
-def synchronisation_shares() -> Iterator[Record]:
-    """Table 2."""
     for row in published("Table 2"):
-        for name in READINGS[row.model]:
-            for gradients, recipe in RECIPES.items():
-                share = synchronisation_share(name, row.num_gpus or 1, recipe)
-                yield Record.of(row, share, f"{name}; {gradients} gradients")
+        gpus = row.num_gpus or 1
+        for name, recipe in product(READINGS[row.model], ("mixed", "mixed-fp16-gradient")):
+            point = on_p4de(name, gpus, LOCAL_BATCH * gpus, self_conditioning=0.0, memory_recipe=recipe)
+            once = train("ddp", point, overlap="none").expected
+            reduced_s = train("ddp", point, overlap="buckets").expected.collective_s
+            share = reduced_s / (once.duration_s - once.collective_s + reduced_s)
+            yield Record.of(row, share, asked("ddp", point))
 
 
 def frozen_share(model: str) -> float:
@@ -139,56 +135,53 @@ def useful_share() -> Iterator[Record]:
     yield Record.of(row, share, "equal layers, no synchronous step", provenance=EQUAL)
 
 
-DRAWS: Final = {
-    "half, as runtimes draw": (0.5, "runtime"),
-    "half, one draw": (0.5, "iteration"),
-    "none": (0.0, "iteration"),
-    "half, each group draws": (0.5, "rank"),
+DRAWS: Final = (
+    (0.5, "iteration", "rank"),
+    (0.5, "iteration", "iteration"),
+    (0.5, "rank", "rank"),
+    (0.0, "iteration", "iteration"),
+)
+"""Probability of the extra forward pass; who draws it under DiffusionPipe, whose groups follow one plan of an
+iteration, and in the baselines, whose ranks and pipelines know nothing of one another. The first is the base."""
+BASELINES: Final[dict[str, dict[str, Any]]] = {
+    "gpipe": {"pipeline_degree": 2, "micro_batches": 4, "group_size": 2},
+    "ddp": {"overlap": "none"},
 }
-"""Probability of the extra forward pass, and who draws it."""
-AS_DRAWN: Final = ("half, as runtimes draw",)
-OVERLAPS: Final = {"none": "after the backward", "buckets": "in buckets"}
-"""When data parallelism reduces its gradients."""
+"""Baselines of section 6.1: GPipe with 2 stages of equally many blocks, each on one GPU; DeepSpeed without ZeRO, which
+reduces gradients after the backward (runtime/engine.py, allreduce_gradients)."""
 
 
 def speed_ups(
-    name: str, model: str | Model, num_gpus: int, batch_size: int, draws: Sequence[str] = AS_DRAWN
+    model: str, num_gpus: int, batch_size: int, draws: Sequence[tuple[float, str, str]] = DRAWS[:1]
 ) -> Iterator[Record]:
-    """DiffusionPipe's throughput over GPipe's and DDP's (section 6.1), and on one node its bubbles (Fig. 14).
-
-    GPipe has 2 stages of equally many blocks and 4 micro-batches.
-    """
-    for draw in draws:
-        probability, by = DRAWS[draw]
-        point = on_p4de(model, num_gpus, batch_size, self_conditioning=probability, self_conditioning_draw=by)
-        setting, of = f"{name}; self-conditioning {draw}", name.partition("-")[0].partition(",")[0]
-        pipe = fastest(point, "diffusionpipe", fill="partial")
+    """DiffusionPipe's throughput over GPipe's and DDP's (section 6.1), and on one node its bubbles (Fig. 14)."""
+    row_model = model.partition("-")[0]
+    for probability, own, others in draws:
+        own_point, point = (
+            on_p4de(model, num_gpus, batch_size, self_conditioning=probability, self_conditioning_draw=by)
+            for by in (own, others)
+        )
+        pipe = fastest(own_point, "diffusionpipe", fill="partial")
+        command = asked("diffusionpipe", own_point, "sweep", fill="partial")
         if num_gpus == 8:
-            yield Record.of(the_published("Fig. 14", model=of), pipe.bubble_ratio, setting)
-        if num_gpus == 8 and of != "sd21":
-            continue  # only on eight nodes
-        other = fastest(point, "gpipe", partition="blocks", pipeline_degree=2, micro_batches=4)
-        row = the_published("6.1", model=of, method="diffusionpipe/gpipe")
-        yield Record.of(row, pipe.samples_per_s / other.samples_per_s, setting)
-        row = the_published("6.1", model=of, method="diffusionpipe/ddp")
-        for overlap, when in OVERLAPS.items():
-            other = fastest(point, "ddp", overlap=overlap)
-            words = f"{setting}; DDP reduces {when}"
-            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, words)
+            yield Record.of(the_published("Fig. 14", model=row_model), pipe.bubble_ratio, command)
+        for name, parameters in BASELINES.items():
+            for row in published("6.1", model=row_model, method=f"diffusionpipe/{name}", num_gpus=num_gpus):
+                ratio = pipe.samples_per_s / train(name, point, **parameters).samples_per_s
+                yield Record.of(row, ratio, f"{command}{OVER}{asked(name, point, **parameters)}")
 
 
 def eight_nodes() -> Iterator[Record]:
     """Section 6.1 on 64 GPUs: ControlNet, batch 2048."""
-    hint, plain = CONTROLNETS
-    yield from speed_ups(hint, hint, 64, 2048, tuple(DRAWS))
-    yield from speed_ups(plain, plain, 64, 2048)
+    for name in CONTROLNETS:
+        yield from speed_ups(name, 64, 2048, DRAWS)
 
 
 def one_node() -> Iterator[Record]:
     """Section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
-    yield from speed_ups("sd21", "sd21", 8, 256, tuple(DRAWS))
+    yield from speed_ups("sd21", 8, 256, DRAWS)
     for name in CONTROLNETS:
-        yield from speed_ups(name, name, 8, 256)
+        yield from speed_ups(name, 8, 256)
 
 
 FILLS: Final = {
@@ -209,8 +202,9 @@ def ablation(names: Sequence[str] = CONTROLNETS) -> Iterator[Record]:
                 for of in ("partial", "full", "none")
             }
             for row in published("Fig. 15", batch_size=batch):
-                less, more = (rates[of] for of in FILLS[row.method])
-                yield Record.of(row, 1 - less / more, name)
+                less, more = FILLS[row.method]
+                commands = (asked("diffusionpipe", point, "sweep", fill=of) for of in (less, more))
+                yield Record.of(row, 1 - rates[less] / rates[more], OVER.join(commands))
 
 
 def cascades(machines: Sequence[tuple[int, int]] = ((8, 256), (64, 2048))) -> Iterator[Record]:
@@ -225,7 +219,11 @@ def cascades(machines: Sequence[tuple[int, int]] = ((8, 256), (64, 2048))) -> It
         pipe = fastest(point, "diffusionpipe", fill="none")
         other = best(point, "ddp", overlap="none", backbones="parallel")
         if other is not None:
-            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, f"{num_gpus} GPUs, batch {batch}")
+            commands = (
+                asked("diffusionpipe", point, "sweep", fill="none"),
+                asked("ddp", point, "sweep", overlap="none", backbones="parallel"),
+            )
+            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, OVER.join(commands))
 
 
 TIMED: Final = "timed here"
@@ -268,7 +266,12 @@ def solution_times() -> Iterator[Record]:
         yield Record.of(row, perf_counter() - start, words, provenance=TIMED)
 
 
-EXPERIMENTS: Final = (
-    *(frozen_ratios, synchronisation_shares, unfilled_bubbles, useful_share),
-    *(eight_nodes, one_node, ablation, cascades, solution_times),
-)
+TABLES: Final = {
+    "table-1": (frozen_ratios,),
+    "table-2": (synchronisation_shares,),
+    "section-6.1": (one_node, eight_nodes),
+    "fig-15": (ablation,),
+    "cascades": (cascades,),
+}
+"""Experiments by the name of their table."""
+EXPERIMENTS: Final = (*chain.from_iterable(TABLES.values()), unfilled_bubbles, useful_share, solution_times)

@@ -9,9 +9,9 @@ micro-batch (section VII). Every other setting changes one of these.
 The paper counts some cells of bytes in one direction and some in both, and does not give every pipeline degree; each
 cell is compared with every convention, and the nearest is named. Its MB is MiB.
 
-It publishes no layer times. Activations in single precision and products in half precision, as under autocast, are
-the base of ``costs_of``: the volumes of Table III and the largest micro-batches of section VII-C2 suggest the first, 14
-bytes per parameter (Eq. 14) and the throughputs the second. Its V100s and NPUs may run attention unfused.
+It publishes no layer times. Activations are in single precision and products in half, as under autocast: the volumes of
+Table III and the largest micro-batches of section VII-C2 suggest the first, 14 bytes per parameter (Eq. 14) and the
+throughputs the second. Attention is unfused: FlashAttention-2 needs a newer GPU than its V100s, and has no NPUs.
 
 Source: PULSE, sections IV, VI and VII-A to VII-C2, Table III, Figs. 6, 7, 13 and 14, Eq. 14.
 """
@@ -19,22 +19,22 @@ Source: PULSE, sections IV, VI and VII-A to VII-C2, Table III, Figs. 6, 7, 13 an
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain, product
 from math import log2
 from typing import Any, Final
 
-from profiles.architectures.components import Component, Layer
-from profiles.architectures.models import Model
+import numpy as np
+
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.measuring.tables import grouped
-from profiles.software.stacks import Stack, load_stack
 from profiles.units import MIB
 from sim.outcomes.results import Result
 from strategies.pipelining.layout import Layout
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
-from validate.points import cluster_of, forward_bytes, model_of, replayed, scenario, train
-from validate.published.records import Published, Record, published, the_published
+from validate.points import asked, forward_bytes, model_of, replayed, scenario, train
+from validate.published.records import OVER, Published, Record, published, the_published
 
 GRADIENT_BYTES: Final = 2
 DEFAULT_DEGREE: Final = 4
@@ -48,33 +48,8 @@ PIPELINE_DEGREES: Final = {
 DEGREES: Final = (2, 4, 8)
 MICRO_BATCHES: Final = (64, 32, 16, 8, 4, 2, 1)
 """The powers of two of the paper's tuner (section VI), from twice the largest it names."""
-HALF: Final = "activations in half precision"
-COSTS: Final = ("activations in single precision", HALF, "attention unfused")
-"""Assumptions about the costs of layers. The first is the base; the others change it."""
-
-
-@cache
-def costs_of(name: str) -> dict[str, tuple[Model, Stack]]:
-    """A model and its stack under each assumption about the costs of its layers."""
-    single, eager = model_of(name), load_stack()
-    others = ((in_half_precision(name), eager), (single, load_stack("unfused")))
-    return dict(zip(COSTS, ((single, eager), *others), strict=True))
-
-
-def in_half_precision(name: str) -> Model:
-    """A model counted in single precision, changed to half: half the bytes, and no casts; its FLOP stay."""
-    model = model_of(name)
-    assert model.dtype == "float32"
-
-    def halve(layer: Layer) -> Layer:
-        sizes = {key: getattr(layer, key) / 2 for key in ("moved_bytes", "output_bytes", "saved_bytes")}
-        return replace(layer, **sizes)
-
-    def lighten(part: Component) -> Component:
-        layers, carried = tuple(map(halve, part.layers)), part.carried_bytes / 2
-        return replace(part, layers=layers, carried_bytes=carried, kernels=part.half_kernels)
-
-    return replace(model, components=tuple(map(lighten, model.components)), dtype="float16")
+STACKS: Final = ("unfused", "eager")
+"""Software stacks: attention in separate products, and fused. The first is the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +73,37 @@ class Setting:
 
     ``degree`` is the number of positions and of micro-batches; ``micro_batch`` the samples of a micro-batch, and of
     each data-parallel device; ``placement`` says whether pipelines or data parallelism get the faster links, ``p2p``
-    whether devices wait for their messages, ``recipe`` the memory recipe, ``collectives`` the cluster whose
-    efficiencies hold.
+    whether devices wait for their messages, ``stack`` the software stack, ``recipe`` the memory recipe.
     """
 
     degree: int
     micro_batch: int
     placement: str = "data-inner"
     p2p: str = "blocking"
-    costs: str = COSTS[0]
+    stack: str = STACKS[0]
     recipe: str = "pulse"
-    collectives: str | None = None
-
-    def __str__(self) -> str:
-        return f"P = {self.degree}, micro-batch {self.micro_batch}"
 
     def scenario(self, task: Task) -> Scenario:
         """The scenario of a task in this setting."""
-        (model, stack), gpus = costs_of(task.model)[self.costs], task.num_gpus
-        efficiencies = cluster_of(self.collectives or task.cluster).collectives
-        cluster = replace(cluster_of(task.cluster), collectives=efficiencies)
-        how: dict[str, Any] = {"memory_recipe": self.recipe, "placement": self.placement, "stack": stack}
-        return scenario(model, cluster, gpus, self.micro_batch * gpus, self_conditioning=0.0, **how)
+        how: dict[str, Any] = {"memory_recipe": self.recipe, "placement": self.placement, "stack": self.stack}
+        batch = self.micro_batch * task.num_gpus
+        return scenario(task.model, task.cluster, task.num_gpus, batch, self_conditioning=0.0, **how)
+
+    def parameters(self, strategy: str) -> dict[str, Any]:
+        """The parameters of a strategy in this setting."""
+        if strategy == "zero2":
+            return {"overlap": "none"}
+        return {"pipeline_degree": self.degree, "micro_batches": self.degree, "p2p": self.p2p}
+
+    def asked(self, task: Task, *strategies: str) -> str:
+        """The command that asks for a strategy, or for one over another."""
+        return OVER.join(asked(name, self.scenario(task), **self.parameters(name)) for name in strategies)
 
 
 @cache
 def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result | None:
     """The result of a strategy in a setting; None where it is infeasible."""
-    options: dict[str, Any] = {"overlap": "none"}
-    if strategy != "zero2":
-        options = {"pipeline_degree": setting.degree, "micro_batches": setting.degree, "p2p": setting.p2p}
+    options = setting.parameters(strategy)
     if partition is not None:
         options["partition"] = partition
     try:
@@ -151,19 +127,16 @@ def base_of(task: Task) -> Setting:
     return Setting(degree, 2 ** round(log2(samples)))
 
 
-CHANGES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "base": {},
-    "pipelines inside the nodes": {"placement": "pipeline-inner"},
-    "messages overlap": {"p2p": "overlapped"},
-    "gradients in half precision": {"recipe": "mixed-fp16-gradient"},
-    "collectives as on p4de": {"collectives": "p4de"},
-    **{costs: {"costs": costs} for costs in COSTS[1:]},
-    **{f"P = {degree}": {"degree": degree} for degree in DEGREES},
-}
-"""Changes of each setting to the base."""
-ON_ASCEND: Final = (
-    *("base", "pipelines inside the nodes", "messages overlap", "collectives as on p4de", HALF),
+CHANGES: Final[tuple[Mapping[str, Any], ...]] = (
+    {},
+    {"placement": "pipeline-inner"},
+    {"p2p": "overlapped"},
+    {"recipe": "mixed-fp16-gradient"},
+    {"stack": STACKS[1]},
+    *({"degree": degree} for degree in DEGREES),
 )
+"""Changes of each setting to the base, which comes first."""
+ON_ASCEND: Final = CHANGES[:3]
 """The settings that are shown for all three models."""
 BASELINES: Final = ("1f1b", "wave", "zero2")
 
@@ -182,36 +155,29 @@ def two_nodes() -> Iterator[Record]:
     row = the_published("VII-A", method="pulse")
     task = Task.of(row)
     base = base_of(task)
-    for words, change in CHANGES.items():
-        setting = replace(base, **change)
-        if words != "base" and setting == base:
-            continue
+    for setting in dict.fromkeys(replace(base, **change) for change in CHANGES):
         result = run(task, setting, "pulse")
         if result is not None:
-            yield Record.of(row, result.samples_per_s, f"{base}; {words}")
-        yield from _ratios(task, setting, f"{base}; {words}")
+            yield Record.of(row, result.samples_per_s, setting.asked(task, "pulse"))
+        yield from _ratios(task, setting)
 
 
 def eight_nodes() -> Iterator[Record]:
-    """Section VII-A on 64 Ascend 910A: three models, of which the paper gives the largest ratios."""
+    """Section VII-A on 64 Ascend 910A: the largest of three models, as the paper gives the largest ratios."""
     models = dict.fromkeys(row.model for row in published("Table III"))
     tasks = [Task(model, "ascend910a-8node", 64) for model in models]
-    for words in ON_ASCEND:
-        ratios: list[Record] = []
-        for task in tasks:
-            base = base_of(task)
-            setting = f"largest of {len(tasks)}: {task.model}, {base}; {words}"
-            ratios += _ratios(task, replace(base, **CHANGES[words]), setting)
+    for change in ON_ASCEND:
+        ratios = [one for task in tasks for one in _ratios(task, replace(base_of(task), **change))]
         for same in grouped(ratios, lambda one: one.row).values():
             yield max(same, key=lambda one: one.predicted or 0.0)
 
 
-def _ratios(task: Task, setting: Setting, words: str) -> Iterator[Record]:
+def _ratios(task: Task, setting: Setting) -> Iterator[Record]:
     for baseline in BASELINES:
         ratio = over(task, setting, baseline)
         for row in published("VII-A", machine=task.cluster, method=f"pulse/{baseline}"):
             if ratio is not None:
-                yield Record.of(row, ratio, words)
+                yield Record.of(row, ratio, setting.asked(task, "pulse", baseline))
 
 
 def larger_models() -> Iterator[Record]:
@@ -221,9 +187,9 @@ def larger_models() -> Iterator[Record]:
     for degree in DEGREES:
         setting = largest(task, Setting(degree, 1))
         if setting is not None:
-            ratios = [over(task, setting, baseline) for baseline in ("1f1b", "wave")]
-            best = min(ratio for ratio in ratios if ratio is not None)
-            yield Record.of(row, best, f"{setting}, the largest that fits")
+            ratios = {name: over(task, setting, name) for name in BASELINES[:2]}
+            best, name = min((ratio, name) for name, ratio in ratios.items() if ratio is not None)
+            yield Record.of(row, best, setting.asked(task, "pulse", name))
 
 
 def degrees() -> Iterator[Record]:
@@ -233,13 +199,14 @@ def degrees() -> Iterator[Record]:
         if row.quantity == "p2p_MB_per_sample":
             yield _nearest(row, [degree])
             continue
-        setting = largest(task, Setting(degree, 1))
-        assert setting is not None
-        result = run(task, setting, "pulse")
-        assert result is not None
-        of_micro_batch = row.quantity == "micro_batch"
-        value = float(setting.micro_batch) if of_micro_batch else result.samples_per_s
-        yield Record.of(row, value, f"{setting}")
+        for stack in STACKS:
+            setting = largest(task, Setting(degree, 1, stack=stack))
+            assert setting is not None
+            result = run(task, setting, "pulse")
+            assert result is not None
+            of_micro_batch = row.quantity == "micro_batch"
+            value = float(setting.micro_batch) if of_micro_batch else result.samples_per_s
+            yield Record.of(row, value, setting.asked(task, "pulse"))
 
 
 WAYS: Final = ("forwards", "both ways")
@@ -291,31 +258,42 @@ def reduced(task: Task, samples: int) -> float:
 
 
 MICRO_BATCH: Final = 32
-"""Samples of a micro-batch in Fig. 7."""
+"""Samples of a micro-batch in Figs. 6 and 7."""
 PARTITIONS: Final = ("symmetric", "blocks")
 """The skip-aware partition, and block-wise stages."""
 
 
+def longest_blocks() -> Iterator[Record]:
+    """Fig. 6: the longest forward of a block over the mean of all; the text calls the blocks stages."""
+    row = the_published("IV-A")
+    for stack in STACKS:
+        point = Setting(1, MICRO_BATCH, stack=stack).scenario(Task(row.model, "v100-2node", 1))
+        (backbone,) = point.model.backbones
+        forward_s = point.costs.components[backbone].forward_s(MICRO_BATCH)
+        blocks = [layer.block for layer in point.model.components[backbone].layers]
+        seconds = np.bincount(blocks, weights=forward_s)
+        yield Record.of(row, float(seconds.max() / seconds.mean()), asked("ddp", point))
+
+
 def _partitioned(
     model: str, num_gpus: int, p2p: str
-) -> Iterator[tuple[str, Task, Setting, tuple[Result, Result]]]:
-    """Results with both partitions, by costs of layers and degree, that of the base first."""
+) -> Iterator[tuple[Task, Setting, tuple[Result, Result], str]]:
+    """Results with both partitions by stack and degree, that of the base first, and the commands that ask for them."""
     task = Task(model, "v100-2node", num_gpus)
-    for costs in COSTS:
-        for degree in (DEFAULT_DEGREE, *(of for of in DEGREES if of != DEFAULT_DEGREE)):
-            setting = Setting(degree, MICRO_BATCH, p2p=p2p, costs=costs)
-            aware, blocks = (run(task, setting, "pulse", of) for of in PARTITIONS)
-            assert aware is not None and blocks is not None
-            yield f"{costs}; P = {degree}", task, setting, (aware, blocks)
+    for stack, degree in product(STACKS, dict.fromkeys((DEFAULT_DEGREE, *DEGREES))):
+        setting = Setting(degree, MICRO_BATCH, p2p=p2p, stack=stack)
+        aware, blocks = (run(task, setting, "pulse", of) for of in PARTITIONS)
+        assert aware is not None and blocks is not None
+        command = setting.asked(task, "pulse")
+        yield task, setting, (aware, blocks), f"{command}{OVER}{command} --partition blocks"
 
 
 def longest_stages() -> Iterator[Record]:
-    """Section IV-B: the longest forward of a stage, and the imbalance of Fig. 6: it over the mean."""
-    row, imbalance = the_published("IV-B"), the_published("IV-A")
-    for words, _, _, results in _partitioned(row.model, 8, "overlapped"):
-        aware, blocks = ([float(stage["forward_s"]) for stage in of.stages] for of in results)
-        yield Record.of(row, 1 - max(aware) / max(blocks), words)
-        yield Record.of(imbalance, max(blocks) * len(blocks) / sum_in_order(blocks), words)
+    """Section IV-B: by how much the longest forward of a stage is shorter than with block-wise stages."""
+    row = the_published("IV-B")
+    for *_, results, commands in _partitioned(row.model, 8, "overlapped"):
+        aware, blocks = (max(float(stage["forward_s"]) for stage in of.stages) for of in results)
+        yield Record.of(row, 1 - aware / blocks, commands)
 
 
 def partition_speed_ups() -> Iterator[Record]:
@@ -324,14 +302,14 @@ def partition_speed_ups() -> Iterator[Record]:
     By Eq. 15 every step takes as long as the slowest.
     """
     row = the_published("VII-C1")
-    both = (_partitioned(row.model, 16, p2p) for p2p in ("blocking", "overlapped"))
-    for (words, task, setting, waiting), (*_, overlapped) in zip(*both, strict=True):
-        for how, (aware, blocks) in (("blocking", waiting), ("overlapped", overlapped)):
-            yield Record.of(row, aware.samples_per_s / blocks.samples_per_s, f"{words}; {how}")
-        point, degree = setting.scenario(task), setting.degree
-        layouts = (Pulse(degree, degree, partition=of, p2p=setting.p2p).layout(point) for of in PARTITIONS)
-        aware_s, blocks_s = (schedule_s(point, layout) for layout in layouts)
-        yield Record.of(row, blocks_s / aware_s, f"{words}; by Eq. 15")
+    for p2p in ("blocking", "overlapped"):
+        for task, setting, (aware, blocks), commands in _partitioned(row.model, 16, p2p):
+            yield Record.of(row, aware.samples_per_s / blocks.samples_per_s, commands)
+            if p2p == "blocking":
+                point, degree = setting.scenario(task), setting.degree
+                layouts = (Pulse(degree, degree, partition=of).layout(point) for of in PARTITIONS)
+                aware_s, blocks_s = (schedule_s(point, layout) for layout in layouts)
+                yield Record.of(row, blocks_s / aware_s, f"Eq. 15 in place of {commands}")
 
 
 def schedule_s(scenario: Scenario, layout: Layout) -> float:
@@ -356,6 +334,11 @@ def all_reduce_s(scenario: Scenario, layout: Layout) -> float:
     return link.latency_s + 2 * (copies - 1) / copies * size / link.bandwidth_bytes_per_s
 
 
-EXPERIMENTS: Final = (
-    *(volumes, two_nodes, eight_nodes, larger_models, longest_stages, partition_speed_ups, degrees),
-)
+TABLES: Final = {
+    "table-3": (volumes,),
+    "partition": (longest_blocks, longest_stages, partition_speed_ups),
+    "throughput": (two_nodes, eight_nodes, larger_models),
+    "degrees": (degrees,),
+}
+"""Experiments by the name of their table."""
+EXPERIMENTS: Final = tuple(chain.from_iterable(TABLES.values()))

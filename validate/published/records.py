@@ -56,6 +56,8 @@ TIMES: Final = (LATENCY, SAMPLES_PER_S)
 """Quantities that are times or throughputs."""
 UNSAID: Final = "-"
 """Cell of what the paper does not say."""
+OVER: Final = " over "
+"""Between the commands that ask for the two sides of a comparison."""
 ESTIMATED: Final = "estimated"
 """Provenance of layer times from the cost model; no model folder holds measured ones of a published machine."""
 

@@ -5,14 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from math import inf
-from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.measuring.tables import grouped
 from profiles.outputs import FIGURES
 from profiles.units import GB, GIB
 from sim.report.plots.charts import save_figure
@@ -44,21 +42,14 @@ END: Final = "<!-- end -->"
 MARKERS: Final = "<!-- python -m validate published --readme -->", END
 """Lines before and after the tables of the summary in a text."""
 SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
-DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
 BANDS: Final = "<!-- python -m validate published --readme: bands -->", END
 LEFT_OUT: Final = "<!-- python -m validate published --readme: sources left out -->", END
-UNTOLD: Final = ("Fig. 4", "Table III", "Table 5", "V-B")
-"""Items of training left out of the details: too many numbers, or those of another machine's solver."""
 NODE: Final = 8
 """Most GPUs of a node in those clusters."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""
-PAPERS: Final = ("DiffusionPipe", "PULSE")
-"""Beginnings of the papers that are shown in detail."""
-ALIKE: Final = attrgetter("paper", "item", "model", "machine", "method", "quantity")
-"""Return the columns that the numbers in one line of the details share."""
 Show = Callable[[str, Section], None]
 """Takes each table as soon as it is made, after its task."""
 
@@ -207,24 +198,6 @@ def _median(errors: Iterable[float]) -> str:
     return f"median {percent(median(sizes))}" if sizes else "-"
 
 
-def in_detail(ledger: Ledger) -> list[Section]:
-    """The numbers of papers on training, one line for each table, model, method and quantity."""
-    trained = [one for one in ledger.records if one.row.task == TASKS[0] and one.row.item not in UNTOLD]
-    alike = grouped((one for one in trained if one.row.paper.startswith(PAPERS)), lambda one: ALIKE(one.row))
-    rows = [
-        [", ".join(word.replace("_", " ") for word in key if word != UNSAID), *_values(records)]
-        for key, records in alike.items()
-    ]
-    return [Section("Training in detail", ("what", "published", "simulated", "standing"), rows)]
-
-
-def _values(records: Sequence[Record]) -> list[str]:
-    """Cells of the published numbers, the simulated ones, and their standings."""
-    published = " / ".join(f"{one.row.value:.4g}" for one in records)
-    predicted = " / ".join("-" if one.predicted is None else f"{one.predicted:.3g}" for one in records)
-    return [published, predicted, " / ".join(dict.fromkeys(str(one.standing) for one in records))]
-
-
 ADDED: Final = ("wan2.1-14b", "wan2.1-i2v-14b", "wan2.2", "hunyuanvideo", "qwen-image", "cogvideox-5b")
 """Beginnings of the models that were added after laws and stacks were fitted."""
 JUDGED: Final = (Standing.INDEPENDENT, Standing.IN_VIEW)
@@ -345,7 +318,6 @@ def volumes(runs: Sequence[Run]) -> Section:
 TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     MARKERS: summary,
     SHORT: in_short,
-    DETAIL: in_detail,
     TODAY: todays_models,
     SAMPLED: sampled,
     BANDS: held_bands,
