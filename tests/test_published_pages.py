@@ -8,6 +8,8 @@ from profiles.errors import InputError
 from validate.published.ledger import Contest, Ledger
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
 from validate.published.report import (
+    BANDS,
+    LEFT_OUT,
     MARKERS,
     SAMPLED,
     SHORT,
@@ -87,4 +89,4 @@ def region(path, markers):
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert region(README, SHORT) == region(ACCURACY, SHORT)
     assert regions_of(ACCURACY) == [SHORT]
-    assert regions_of(TABLES) == [MARKERS, TODAY, SAMPLED]
+    assert regions_of(TABLES) == [MARKERS, TODAY, SAMPLED, BANDS, LEFT_OUT]

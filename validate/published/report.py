@@ -11,6 +11,7 @@ from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
+from profiles.measuring.tables import grouped
 from profiles.outputs import FIGURES
 from profiles.units import GB, GIB
 from sim.report.plots.charts import save_figure
