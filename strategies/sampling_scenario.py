@@ -180,6 +180,15 @@ class SamplingScenario(Scene[SamplingWorkload]):
         known = self.backbone_costs.host_s.any()
         return self.calibration.factor * self.slowed_stack.forward_operator_s if known else 0.0
 
+    @cached_property
+    def frozen_calls(self) -> Calls:
+        """What calls cost the host while frozen components run, whatever becomes of the backbone's."""
+        operator_s = self.slowed_stack.of_frozen.forward_operator_s
+        if not operator_s or not any(self.costs.components[i].host_s.any() for i in self.model.frozen):
+            return NO_CALLS
+        factor = self.calibration.factor
+        return Calls(factor * self.cluster.host.slowness, AHEAD * factor * operator_s)
+
     @property
     def solver_s(self) -> float:
         """Seconds of the host in a denoising step beside the backbone."""

@@ -9,6 +9,8 @@ from profiles.architectures.models import load_model
 from profiles.architectures.shares import Share
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
+from profiles.machines.hosts import CALLS_S
+from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import run_point
 from strategies.patching.frozen import seams, tile_shares, whole_layers
@@ -146,6 +148,21 @@ def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
     alone = phase_of(pixart(gpus, **PIXART_VAE), "decode", "ring")
     assert part.measures.peak_memory_bytes < alone.measures.peak_memory_bytes
     assert part.trace.end_s < alone.trace.end_s
+
+
+@pytest.mark.parametrize("stack", ["compiled", "fused", "eager-graphs"])
+def test_who_captures_the_backbone_alone_encodes_and_decodes_as_eager(stack):
+    """On the host that posts every exchange a divided decoder waits, and at last it divides no further."""
+    asked = {"include": ("all",), "vae_parallel": 8}
+    taken, eager = (
+        run_point(make_sampler("ring", {}), replace(pixart(8, 512, **asked), stack=load_stack(of))).phases
+        for of in (stack, "eager")
+    )
+    frozen = ("encode_s", "decode_s")
+    assert [taken[of] for of in frozen] == pytest.approx([eager[of] for of in frozen])
+    assert taken["denoise_s"] < eager["denoise_s"]
+    halos = sum(seam.halos for seam in seams(pixart(8, 512, **asked), pixart().decoders[0]))
+    assert taken["decode_s"] > halos * CALLS_S["send_recv"]
 
 
 def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):

@@ -223,13 +223,14 @@ class TaskCosts:
         self.extents: Final = tuple(
             Extent.of(model, component, height, width, half=not training) for component in model.components
         )
+        used = load_stack() if stack is None else stack
         self.components: Final = tuple(
             ComponentCosts(
                 component,
                 (backbone_device or device) if component.trainable else device,
                 self.published.factor if component.trainable else 1.0,
                 calibration=calibration.factor,
-                stack=stack,
+                stack=used if training or component.trainable else used.of_frozen,
                 extent=extent,
                 training=training,
             )

@@ -34,7 +34,7 @@ FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 """Kinds of memory-bound kernels, each with a share in ``Fusion``."""
 RATES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a share in ``Shares``."""
-SOURCED: Final = {"iteration_us"}
+SOURCED: Final = {"iteration_us", "frozen"}
 """Keys with a source where a file has them."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (UNFUSED, "flash-1", "packed", "flash-2", "newest"),
@@ -103,6 +103,8 @@ class Stack:
         rates: shares of the device's laws that the stack's kernels reach.
         iteration_s: seconds of the host in a training iteration on all weights that nothing hides: loops over tensors
             of parameters, waits for the loss's scale.
+        frozen: stack of text encoders and decoders where a sampler compiles or captures its backbone alone; ``None``:
+            this one.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Stack:
     launches: Fusion = Fusion()
     rates: Shares = Shares()
     iteration_s: float = 0.0
+    frozen: "Stack | None" = None
 
     def __post_init__(self) -> None:
         check_fields(f"stack {self.name}", self)
@@ -135,8 +138,13 @@ class Stack:
 
     def slowed(self, slowness: float) -> "Stack":
         """The stack on a host that takes ``slowness`` times as long over an operator."""
-        seconds = {key: slowness * getattr(self, key) for key in OPERATORS}
-        return replace(self, **seconds)
+        seconds: dict[str, Any] = {key: slowness * getattr(self, key) for key in OPERATORS}
+        return replace(self, **seconds, frozen=self.frozen and self.frozen.slowed(slowness))
+
+    @property
+    def of_frozen(self) -> "Stack":
+        """The stack of a sampler's frozen components."""
+        return self.frozen or self
 
     def changed(
         self, attention: str | None, encoders: str | None = None, iteration_us: int | None = None
@@ -219,6 +227,7 @@ def read_stack(path: Path) -> Stack:
         launches=_fusion(table.table("launches", {})),
         rates=_rates(table.table("rates", {})),
         iteration_s=table.number("iteration_us", 0.0, maximum=MAX_ITERATION_US) * MICROSECOND,
+        frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table.values() else None,
     )
     operators.finish()
     sources = table.table("sources")

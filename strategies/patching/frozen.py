@@ -123,7 +123,7 @@ class Seam(NamedTuple):
 
 def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) -> Plan:
     """The plan of decoding the results of a plan of denoising steps."""
-    builder, resident = SamplingBuilder(plan.placement, scenario.calls), between_phases(plan)
+    builder, resident = SamplingBuilder(plan.placement, scenario.frozen_calls), between_phases(plan)
     images = scenario.workload.batch_size // plan.placement.num_groups
     first, gpus, held = plan.stages[-1].position, plan.num_devices, dict[int, float]()
     for component in components:
