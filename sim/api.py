@@ -84,7 +84,8 @@ def run(
         strategy: a strategy's name, its class, or one with its parameters.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
-        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager``.
+        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager`` in training
+            and ``fused`` in sampling, which is what servers run.
         measured: what this run was measured to take, such as ``{"step_s": 0.87}``; compute is scaled so that it takes
             as long. Beside ``measured_run`` it is the number of that run.
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
@@ -199,7 +200,8 @@ def sweep(
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by default
             throughput, of sampling latency.
-        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager``.
+        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager`` in training
+            and ``fused`` in sampling, which is what servers run.
         measured: the number of ``measured_run``, where that holds none.
         measured_run: as of ``run``.
         runtime: the name of a runtime that must run all points.

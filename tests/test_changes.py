@@ -34,7 +34,7 @@ def test_several_images_at_once_are_what_the_sweep_of_them_finds(objective, aske
 
 
 FLAGS = {
-    "stack compiled": {"stack": "compiled"},
+    "stack fused-graphs": {"stack": "fused-graphs"},
     "twice the link in a node": {"link": "intra=2x"},
     "checkpointing": {"checkpointing": "block"},
     "no checkpointing": {"checkpointing": "none"},

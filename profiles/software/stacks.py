@@ -21,7 +21,9 @@ from profiles.units import MICROSECOND
 STACKS: Final = Path(__file__).parents[1] / "stacks"
 GENERATIONS: Final = STACKS.with_name("attention.toml")
 DEFAULT_STACK: Final = "eager"
-"""The stack where none is named."""
+"""The stack where none is named; of sampling, ``SERVED``."""
+SERVED: Final = "fused"
+"""The stack of today's servers."""
 FLAGS: Final = ("channels_last", "cast_weights")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
 MAX_OPERATOR_US: Final = 1e6
@@ -191,6 +193,11 @@ def generations() -> Mapping[str, Generation]:
 def stack_names() -> list[str]:
     """The names of the shipped stacks."""
     return sorted(path.stem for path in STACKS.glob("*.toml"))
+
+
+def in_graphs(name: str) -> str:
+    """The shipped stack that is nearest to one of a name and has no host."""
+    return "fused-graphs" if name.startswith(SERVED) else "compiled"
 
 
 def load_stack(name: str = DEFAULT_STACK) -> Stack:

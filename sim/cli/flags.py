@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from profiles.errors import flag_of, shown
 from profiles.software.runtimes import runtime_names
-from profiles.software.stacks import DEFAULT_STACK
+from profiles.software.stacks import DEFAULT_STACK, SERVED
 from sim.cli.console import Parser
 from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES
 from sim.outcomes.tasks import TASKS
@@ -101,7 +101,8 @@ def add_question(
     add("--model", required=bool(measured), help="a model's name, or a model folder")
     where = f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})"
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
-    software = f"a software stack's name, or a stack file (default: the runtime's, else {DEFAULT_STACK})"
+    usual = " or ".join(dict.fromkeys({"train": DEFAULT_STACK, "sample": SERVED}[task] for task in tasks))
+    software = f"a software stack's name, or a stack file (default: the runtime's, else {usual})"
     add("--stack", help=software)
     several: Any = {"metavar": "GPUS"} if sweeps else {"type": integer}
     gpus = ", or several: 1,2,4 or 8-64, of which each doubles the one before" if sweeps else ""

@@ -14,7 +14,7 @@ from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.runtimes import find_runtime
-from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
+from profiles.software.stacks import DEFAULT_STACK, SERVED, Stack, load_stack, stack_names
 from sim.inputs.limits import check_pixels
 from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import SAMPLING, TASKS
@@ -329,6 +329,8 @@ def request_of(
         usual = DEFAULT_STACK if runtime is None else find_runtime(runtime).stack
         software = usual if stack is None else stack
         request = Request(model or "", where, gpus, strategies, options, task, software)
+        if stack is None and runtime is None and find_task(request) == SAMPLING.name:
+            request = replace(request, stack=SERVED)
     check_known(request, arguments)
     return request
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
-from profiles.software.stacks import DEFAULT_STACK, load_stack
+from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
 from sim.explore.legality import within
 from sim.explore.points import Point, find_points
 from sim.explore.search import run_sweep
@@ -29,7 +29,6 @@ SWEPT: Final = 150
 """Points that may fit, of the most of a sweep that is swept over again: half a second; of more it would take longer."""
 IMAGES: Final = 4
 """Images drawn together in place of one."""
-COMPILED: Final = "compiled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,10 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
             yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)._replace(frees=kind == CACHED)
     else:
         if scenario.measured is None:  # which is of one stack
-            stack = DEFAULT_STACK if scenario.stack.name == COMPILED else COMPILED
+            name = scenario.stack.name
+            stack = {in_graphs(SERVED): SERVED, in_graphs(DEFAULT_STACK): DEFAULT_STACK}.get(
+                name, in_graphs(name)
+            )
             other = replace(scenario, stack=load_stack(stack), asked_stack="")
             yield Variation(f"stack {stack}", f"--stack {stack}", other)
         batch = workload.batch_size * IMAGES

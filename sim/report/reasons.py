@@ -14,6 +14,7 @@ from typing import Final
 from profiles.checks import sum_in_order
 from profiles.machines.clusters import Link
 from profiles.machines.collectives import sent_bytes
+from profiles.software.stacks import in_graphs
 from profiles.units import GB
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
@@ -22,7 +23,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
-from sim.report.changes import COMPILED, swept
+from sim.report.changes import swept
 from sim.report.numbers import duration, plain, unit_of
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network
@@ -154,7 +155,8 @@ def _host_reasons(scenario: AnyScenario, stepped: float, host: float) -> Iterato
         words = "a larger --batch-size spreads it over more samples"
         yield f"{stepped:.0%} of the time the optimizer steps on the host: {words}"
     if host >= COUNTS:
-        helps = "" if scenario.stack.name == COMPILED else f", --stack {COMPILED} shortens it"
+        graphs = in_graphs(scenario.stack.name)
+        helps = "" if scenario.stack.name == graphs else f", --stack {graphs} shortens it"
         yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change{HELP}{helps}"
 
 
