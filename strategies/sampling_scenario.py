@@ -47,7 +47,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, SamplingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        model, tokens = model_of_task(Same(self.model), self.task), self.workload.text_tokens
+        model = model_of_task(Same(self.model), self.task, self.workload.include)
+        tokens = self.workload.text_tokens
         if self.workload.frames is not None:
             model = with_frames(model, self.workload.frames, self.cluster.device)
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))

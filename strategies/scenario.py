@@ -48,9 +48,9 @@ class Same:
 
 
 @lru_cache(maxsize=64)
-def model_of_task(model: Same, task: str) -> Model:
-    """The model with only the components that a task needs, made once of each model."""
-    made: Model = model.value.for_task(task)
+def model_of_task(model: Same, task: str, also: tuple[str, ...] = ()) -> Model:
+    """The model with only the components that a task needs, and those named, made once of each model."""
+    made: Model = model.value.for_task(task, also)
     return made
 
 

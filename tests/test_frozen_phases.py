@@ -74,6 +74,18 @@ def test_every_device_encodes_the_prompts_of_its_predictions(make, guidance, bat
     assert trace.end_s == pytest.approx(prompts * sum(TEXT_S))
 
 
+def test_the_encoder_of_a_given_video_runs_once_for_both_predictions_where_it_is_named():
+    names = ("text_encoder", "vae_encoder", "vae_decoder")
+    asked = SamplingWorkload(1, 480, 832, frames=9, steps=2, batch_size=2, include=names)
+    given = SamplingScenario(load_model("wan2.1-1.3b"), load_cluster("p4de"), asked)
+    usual = replace(given, workload=replace(asked, include=("all",)), model=load_model("wan2.1-1.3b"))
+    run, alone = (run_point(make_sampler("single", {}), of) for of in (given, usual))
+    added_s = given.costs.forward_s(given.encoders[1], 2).sum()
+    assert run.phases["encode_s"] - alone.phases["encode_s"] == pytest.approx(added_s)
+    video = run.phases["encode_peak_memory_bytes"] - alone.phases["encode_peak_memory_bytes"]
+    assert video > 2 * given.model.components[given.encoders[1]].parameters
+
+
 PIXART_VAE = {"include": ("vae_decoder",)}
 
 

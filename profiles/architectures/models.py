@@ -1,6 +1,6 @@
 """Models: their components, read from a model folder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -156,10 +156,12 @@ class Model:
         components = _closed([self.components[index] for index in sorted(needed)])
         return replace(self, components=components, anchor_backbones=self.anchored)
 
-    def for_task(self, task: str) -> "Model":
-        """The model with only the components that a task needs; itself where it needs all of them."""
+    def for_task(self, task: str, also: Collection[str] = ()) -> "Model":
+        """The model with only the components that a task needs, and those named; itself where that is all of them."""
         assert task in TASKS, task
-        kept = [component for component in self.components if task in component.tasks]
+        kept = [
+            component for component in self.components if task in component.tasks or component.name in also
+        ]
         return self if len(kept) == len(self.components) else replace(self, components=_closed(kept))
 
 

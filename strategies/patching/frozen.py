@@ -1,8 +1,9 @@
 """Frozen phases: text encoders before the first denoising step, and the VAE's decoder after the last.
 
-Every device runs the text encoders on the prompts of its own predictions. The last stage's first device of each
-data-parallel group decodes the group's images: as they are, band by band of rows, or tile by tile. Tiles overlap and
-are blended there, as diffusers' ``enable_tiling`` has it; bands do not.
+Every device runs the text encoders on the prompts of its own predictions. Where an image or a video is given, to edit
+or to make a video of (``include`` names the VAE's encoder), it encodes one for each that is drawn. The last stage's
+first device of each data-parallel group decodes the group's images: as they are, band by band of rows, or tile by tile.
+Tiles overlap and are blended there, as diffusers' ``enable_tiling`` has it; bands do not.
 
 Or several devices divide the rows of an image, as DistVAE does for xDiT: all compute what the decoder does until its
 attention, on the latents; then each computes its rows, gets a row from each neighbour before every convolution, and
@@ -49,7 +50,7 @@ def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     def make() -> float:
         images, prompts = grid.images(scenario), grid.batch(scenario)
         encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
-        encoding = (_layers_s(scenario, component, prompts) for component in encoders)
+        encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
         decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
         return sum_in_order(chain.from_iterable(encoding)) + sum_in_order(chain.from_iterable(decoding))
 
@@ -66,10 +67,16 @@ def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guida
     images = scenario.workload.batch_size // plan.placement.num_groups
     prompts = images * scenario.workload.predictions // guidance_groups
     for component in components:
-        for layer, seconds in enumerate(_layers_s(scenario, component, prompts)):
-            action = FrozenAction(component, layer, prompts)
+        count = _given(scenario, component, images, prompts)
+        for layer, seconds in enumerate(_layers_s(scenario, component, count)):
+            action = FrozenAction(component, layer, count)
             builder.compute_together(range(plan.num_devices), action, seconds)
-    return builder.build((), _resident(scenario, plan, components))
+    return builder.build((), _resident(scenario, plan, components, images))
+
+
+def _given(scenario: SamplingScenario, component: int, images: int, prompts: int) -> int:
+    """What an encoder encodes: an image for each that is drawn, which all its predictions share, or prompts."""
+    return prompts if scenario.task in scenario.model.components[component].tasks else images
 
 
 def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[float]:
@@ -83,9 +90,15 @@ def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[
     return layers_s
 
 
-def _resident(scenario: SamplingScenario, plan: Plan, components: list[int]) -> list[tuple[Buffer, ...]]:
-    """Bytes that lie on each device while encoders run: of those that are offloaded, the largest."""
-    kept = between_phases(plan)
+def _resident(
+    scenario: SamplingScenario, plan: Plan, components: list[int], images: int
+) -> list[tuple[Buffer, ...]]:
+    """Bytes that lie on each device while encoders run: activations of given images, the largest that is offloaded."""
+    extents, model = scenario.costs.extents, scenario.model.components
+    given = [i for i in components if scenario.task not in model[i].tasks]
+    sizes = [images * decoding_bytes(model[i], extents[i], 1.0) for i in given]
+    encoded = tuple(Buffer("encoded image", size) for size in sizes)
+    kept = [(*row, *encoded) for row in between_phases(plan)]
     if scenario.workload.encoders == "resident":
         return kept
     largest = max(scenario.model.components[i].parameters for i in components)

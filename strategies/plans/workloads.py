@@ -253,7 +253,10 @@ class SamplingWorkload:
     )
     batch_size: int = 1
     include: tuple[str, ...] = option(
-        (), "frozen components that run too, with commas, or all", key="apart", metavar="NAMES"
+        (),
+        "frozen components that run too, with commas, or all; vae_encoder: an image or video is given",
+        key="apart",
+        metavar="NAMES",
     )
     decode_chunks: int = option(1, "bands of rows in which an included VAE decodes", kind=int, key="always")
     text_tokens: int | None = option(None, TEXT_HELP, kind=int, most=MAX_TEXT_TOKENS, key="apart")
