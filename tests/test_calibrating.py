@@ -133,21 +133,6 @@ def test_a_measured_run_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_pa
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--measured", "foo"], "--measured is 'foo', must be NAME=NUMBER"),
-        (["--measured", "latency_s=3"], "but ddp is measured by step_s, iteration_s, samples_per_s"),
-        (["--measured-run", "{"], "is not valid JSON"),
-    ],
-)
-def test_a_measured_number_that_breaks_a_rule_is_refused_in_one_line(capsys, flags, words):
-    asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "ddp"]
-    assert main([*asked, *flags]) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.count("\n") == 1
-
-
 def test_a_result_that_was_measured_is_a_measured_run():
     asked = {"gpus": 8, "strategy": "ddp"}
     result = sim.run("sd21", **asked, measured={"step_s": 1.5})

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -14,27 +15,43 @@ from dataclasses import asdict
 
 import pytest
 
-from sim.cli.main import main
-from strategies.registry import all_samplers, all_strategies, make_strategy
+from sim.inputs.limits import MAX_LISTED, MAX_ORDERED, MAX_SIMULATED, MAX_SWEPT_GPUS, MAX_SWEPT_SAMPLES
+from strategies.registry import all_samplers, all_strategies, make
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-RESULT_KEYS = [
+ASKED_KEYS = [
     "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution",
-    "frozen", "options", "iteration_s",
-    "first_iteration_s", "iteration_s_low", "iteration_s_high",
-    "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "reserved_bytes_low", "reserved_bytes", "reserved_bytes_high",
-    "fits_memory", "provenance", "compute_factor", "stages", "inputs",
 ]  # fmt: skip
+SHARED_KEYS = [
+    "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes",
+    "reserved_bytes_low", "reserved_bytes", "reserved_bytes_high", "fits_memory", "provenance", "compute_factor",
+    "stages",
+]  # fmt: skip
+RESULT_KEYS = {
+    "train": [
+        *ASKED_KEYS, "frozen", "options", "iteration_s", "first_iteration_s", "iteration_s_low", "iteration_s_high",
+        "samples_per_s", "bubble_ratio", *SHARED_KEYS, "inputs",
+    ],
+    "sample": [
+        *ASKED_KEYS, "steps", "guidance", "options", "latency_s", "step_s", "latency_s_low", "latency_s_high",
+        "samples_per_s", "gpu_s_per_sample", "bubble_ratio", *SHARED_KEYS, "seamless", "inputs",
+    ],
+}  # fmt: skip
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
-OPTION_KEYS = [
-    "self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema", "resolution",
-    "frozen",
-]  # fmt: skip
+OPTION_KEYS = {
+    "train": [
+        "self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema",
+        "resolution", "frozen",
+    ],
+    "sample": ["include", "decode_chunks", "text"],
+}  # fmt: skip
 
 RUN = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
 SWEEP = ["sweep", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
+DRAWN = ("--model", "pixart", "--cluster", "a100-nvlink-8", "--gpus", 4, "--steps", 4)
+POINTS = {"hybrid": ("--ulysses-degree", 2, "--pipeline-degree", 2), "single": ("--gpus", 1)}
+"""Flags of samplers whose defaults are not of four GPUs."""
 
 FROZEN_ONLY = """\
 name = "frozen"
@@ -50,12 +67,6 @@ trainable = false
 """
 
 
-@pytest.fixture
-def sim(tell):
-    """A function that runs a command and returns its exit code, stdout and stderr."""
-    return tell
-
-
 def shell(*arguments, **options):
     """Start the command as a shell does."""
     return subprocess.Popen(
@@ -66,14 +77,15 @@ def shell(*arguments, **options):
 
 def flags(values):
     """The flags that give parameters or options back."""
-    return [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    texts = {key: ",".join(map(str, of)) if isinstance(of, list) else str(of) for key, of in values.items()}
+    return [word for key, text in texts.items() for word in (f"--{key.replace('_', '-')}", text)]
 
 
 def again(result):
     """The command that a result says it came from."""
-    shared = {"model": result["model"], "cluster": result["cluster"], "stack": result["stack"]}
-    point = {"gpus": result["num_gpus"], "strategy": result["strategy"], "batch_size": result["batch_size"]}
-    return ["run", *flags({**shared, **point, **result["parameters"], **result["options"]})]
+    keys = ("model", "cluster", "stack", "strategy", "batch_size", "resolution", "steps", "guidance")
+    shared = {key: result[key] for key in keys if key in result} | {"gpus": result["num_gpus"]}
+    return ["run", *flags({**shared, **result["parameters"], **result["options"]})]
 
 
 def write_model(folder, model, layers):
@@ -86,24 +98,31 @@ def write_model(folder, model, layers):
 # What there is
 
 
-def test_the_help_of_a_strategy_shows_its_parameters(capsys):
-    for name in all_strategies():
-        assert main(["run", "--strategy", name, "--help"]) == 0
-        text = capsys.readouterr().out
-        for parameter in asdict(make_strategy(name, {})):
-            assert f"--{parameter.replace('_', '-')} " in text
+def test_the_help_of_a_strategy_shows_only_what_applies(tell):
+    for name in (*all_strategies(), *all_samplers()):
+        code, text, _ = tell("run", "--strategy", name, "--help")
+        assert code == 0
+        assert all(f"--{key.replace('_', '-')} " in text for key in asdict(make(name, {})))
+        for flag in ("--memory-recipe", "--self-conditioning", "32 per GPU"):
+            assert (flag in text) == (name in all_strategies())
+        assert "--resolution PIXELS" in text
 
 
 # Results
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "pulse", "diffusionpipe"])
+@pytest.mark.parametrize(
+    "name", ["ddp", "fsdp", "pulse", "diffusionpipe", "single", "ring", "hybrid", "pipefusion"]
+)
 def test_a_result_has_the_public_keys_and_gives_itself_again(ask, name):
-    result = ask(*RUN, "--strategy", name)
-    assert list(result) == RESULT_KEYS
-    assert list(result["options"]) == OPTION_KEYS
+    task = "train" if name in all_strategies() else "sample"
+    given = RUN if task == "train" else ("run", *DRAWN, *POINTS.get(name, ()))
+    result = ask(*given, "--strategy", name)
+    assert list(result) == RESULT_KEYS[task]
+    assert list(result["options"]) == OPTION_KEYS[task]
     assert all(list(stage) == STAGE_KEYS for stage in result["stages"])
-    assert (result["task"], result["strategy"], result["fits_memory"]) == ("train", name, True)
+    assert (result["task"], result["strategy"], result["fits_memory"]) == (task, name, True)
+    assert result["parameters"].keys() == asdict(make(name, {})).keys()
     assert ask(*again(result)) == result
 
 
@@ -119,8 +138,8 @@ def test_every_option_is_given_back(ask):
     assert ask(*again(result)) == result
 
 
-def test_a_point_that_does_not_fit_warns_by_how_much(sim):
-    code, out, err = sim(
+def test_a_point_that_does_not_fit_warns_by_how_much(tell):
+    code, out, err = tell(
         "run", "--model", "sd21", "--gpus", 8, "--batch-size", 8 * 512, "--strategy", "ddp", "--json"
     )
     assert code == 0
@@ -134,8 +153,8 @@ def test_a_point_that_does_not_fit_warns_by_how_much(sim):
     )
 
 
-def test_a_trace_and_a_picture_are_written_beside_the_result(sim, elsewhere):
-    code, out, err = sim(
+def test_a_trace_and_a_picture_are_written_beside_the_result(tell, elsewhere):
+    code, out, err = tell(
         *RUN, "--strategy", "spp", "--self-conditioning", 0, "--trace", "t.json", "--gantt", "g.svg", "--json"
     )
     assert code == 0
@@ -147,8 +166,8 @@ def test_a_trace_and_a_picture_are_written_beside_the_result(sim, elsewhere):
 # Sweeps
 
 
-def test_a_sweep_prints_one_list_and_writes_the_same_rows(sim, elsewhere):
-    code, out, err = sim(*SWEEP, "--json", "--out", "rows.csv")
+def test_a_sweep_prints_one_list_and_writes_the_same_rows(tell, elsewhere):
+    code, out, err = tell(*SWEEP, "--json", "--out", "rows.csv")
     assert code == 0
     rows = json.loads(out)
     assert err.startswith(f"sim: wrote {len(rows)} rows to rows.csv")
@@ -165,17 +184,17 @@ def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
     rows = [row for row in ask(*SWEEP, "--checkpointing", "full") if row["status"] == "simulated"]
     chosen = {row["strategy"]: row for row in reversed(rows)}  # the best of each strategy
     for row in [*chosen.values(), *rows[1:8], rows[-1]]:
-        result = {key: row[key] for key in RESULT_KEYS}
+        result = {key: row[key] for key in RESULT_KEYS["train"]}
         assert ask(*again(result)) == result
 
 
-def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
+def test_a_question_that_names_no_task_is_told_to_be_of_training(tell):
     note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
     plain = ("sweep", "--model", "sd21", "--gpus", 1, "--batch-size", 4)
-    assert note in _flat(sim(*plain)[1])
+    assert note in _flat(tell(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
-        assert note not in _flat(sim(*plain, *said)[1])
-    *_, said, error = sim(*plain, "--memory", "1GiB")[
+        assert note not in _flat(tell(*plain, *said)[1])
+    *_, said, error = tell(*plain, "--memory", "1GiB")[
         2
     ].splitlines()  # where nothing fits, beside the refusal
     assert said == f"sim: note: {note}"
@@ -187,15 +206,15 @@ def _flat(text):
     return " ".join(text.replace("│", " ").split())
 
 
-def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
+def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(tell, elsewhere):
     (elsewhere / "rows-incomplete.csv").write_text("status\n")
-    assert sim(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
+    assert tell(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
     assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
 
 
-def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
+def test_a_sweep_marks_and_draws_its_pareto_front(tell, elsewhere):
     flags = ("--strategy", "1f1b,ddp", "--objective", "pareto", "--plot", "front.svg")
-    code, out, err = sim(*SWEEP, *flags)
+    code, out, err = tell(*SWEEP, *flags)
     assert code == 0
     assert "* no point beats it in both speed and memory" in out
     assert re.search(r"^ *1 \* +ddp ", out, re.MULTILINE)
@@ -203,10 +222,77 @@ def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
     assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+# Sampling
+
+
+def test_every_option_and_every_parameter_is_given_back(ask):
+    asked = {
+        "resolution": "1280x1920", "steps": 5, "guidance": "parallel", "batch_size": 2,
+        "include": "text_encoder,vae_decoder", "decode_chunks": 3,
+    }  # fmt: skip
+    point = {
+        "pipeline_degree": 2, "patches": 5, "warmup_steps": 0, "receive": "after", "layers": [20, 8],
+    }  # fmt: skip
+    result = ask("run", *DRAWN, "--strategy", "pipefusion", *flags(asked), *flags(point))
+    assert result["parameters"] == point
+    assert {**result, **result["options"]}.items() >= asked.items()
+    assert ask(*again(result)) == result
+
+
+def test_each_phase_has_its_own_files_and_the_steady_steps_the_name_itself(tell, elsewhere):
+    included = ("--include", "text_encoder,vae_decoder")
+    code, _, err = tell("run", *DRAWN, "--strategy", "distrifusion", *included, "--trace", "t.json", "--json")
+    names = ["t-encode.json", "t-warm-up.json", "t.json", "t-decode.json"]
+    assert (code, err) == (0, "".join(f"sim: wrote {name}\n" for name in names))
+    steady = json.loads((elsewhere / "t.json").read_text())["traceEvents"]
+    steps = {event["args"]["step"] for event in steady if event.get("cat") == "forward"}
+    assert steps == {3}
+
+
+def test_a_sampling_option_makes_it_a_sweep_over_samplers(tell, ask, elsewhere):
+    written = elsewhere / "rows.csv"
+    code, out, err = tell("sweep", *DRAWN, "--resolution", 2048, "--json", "--out", written)
+    rows = json.loads(out)
+    assert code == 0
+    assert err.startswith(f"sim: wrote {len(rows)} rows to {written}")
+    assert {row["task"] for row in rows} == {"sample"}
+    assert {row["strategy"] for row in rows} == {*all_samplers()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tasks"),
+    [
+        (("--task", "sample"), {"sample"}),
+        (("--strategy", "ring,usp"), {"sample"}),
+        (("--patches", 4), {"sample"}),
+        (("--strategy", "ddp"), {"train"}),
+        (("--task", "train", "--strategy", "ddp"), {"train"}),
+        (("--micro-batches", 8, "--batch-size", 8, "--strategy", "1f1b"), {"train"}),
+    ],
+)
+def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
+    rows = ask("sweep", "--model", "pixart", "--gpus", 2, *arguments)
+    assert {row["task"] for row in rows} == tasks
+
+
+def test_the_winner_says_how_to_have_it_again_and_leaves_its_trace(tell, ask, elsewhere):
+    code, out, err = tell("sweep", *DRAWN, "--strategy", "pipefusion,single", "--trace", "best.json")
+    assert code == 0
+    assert "sim: wrote best.json\n" in err
+    (line,) = [line for line in out.splitlines() if line.startswith("again: sim ")]
+    best = ask("sweep", *DRAWN, "--strategy", "pipefusion,single")[0]
+    repeated = ask(*shlex.split(line.removeprefix("again: sim ")))
+    assert (repeated["strategy"], repeated["latency_s"]) == ("pipefusion", best["latency_s"])
+    trace = json.loads((elsewhere / "best.json").read_text())
+    ends = [event["ts"] + event["dur"] for event in trace["traceEvents"] if event.get("cat") == "forward"]
+    assert max(ends) == pytest.approx(best["latency_s"] * 1e6)
+
+
 # Refusals
 
 STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 
+PIXART = "run --model pixart --cluster a100-nvlink-8"
 REFUSED = [
     # commands and flags
     ("--frob", "--frob must come after the COMMAND"),
@@ -252,20 +338,83 @@ REFUSED = [
     ("run --model broken --strategy ddp", "broken/layers.csv:1: column component is missing"),
     ("run --model sd21 --cluster a-file --strategy ddp", "a-file: byte 0 is not UTF-8, must be a text file"),
     ("run --model sd21 --strategy ddp --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
+    # names, almost right
+    ("run --model sd21 --strategy diffusionpipe --fil full", "unknown flag --fil; did you mean --fill?\n"),
+    ("run --model sd21 --strategy 1f1b --pipelin-degree 2", "did you mean --pipeline-degree?"),
+    ("run --model sd21 --strategy ddp --overlap bucket", "--overlap is 'bucket', did you mean buckets? must be"),
+    ("clusters shw", "action is 'shw', did you mean show? must be one of show"),
+    # files that are shown
+    ("clusters show", "NAME must be given; choose from a100-ib, "),
+    ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a100-ib, "),
+    ("clusters show p4de --json", "--json is of the list; cluster files are TOML"),
+    ("models show sd21 more", "unexpected argument 'more'"),
+    # numbers of GPUs
+    ("sweep --model sd21 --gpus 64-8", "--gpus is '64-8', "),
+    ("sweep --model sd21 --gpus 1,", "--gpus is '1,', "),
+    ("sweep --model sd21 --gpus a-b", "--gpus is 'a-b', "),
+    ("sweep --model sd21 --gpus 20", "--gpus is 20, must be a multiple of the 8 of a node, such as 16 or 24: "),
+    # what would take long
+    ("run --model sd21 --strategy 1f1b --micro-batches 65536 --gpus 8 --batch-size 524288", f"most {MAX_SIMULATED}"),
+    ("run --model sd21 --strategy ddp --micro-batches 65536 --gpus 1 --batch-size 65536", f"most {MAX_SIMULATED}"),
+    ("schedule --strategy 1f1b --pipeline-degree 65536 --micro-batches 65536", f"at most {MAX_ORDERED}"),
+    ("schedule --strategy wave --pipeline-degree 65536 --micro-batches 2", f"at most {MAX_LISTED}"),
+    ("sweep --model sd21 --gpus 8 --batch-size 720720", f"at most {MAX_SWEPT_SAMPLES}"),
+    ("synthesize --pipeline-degree 1024 --micro-batches 64", f"at most {2**17}"),
+    ("sweep --model sd21 --gpus 1048576 --nodes 131072", f"at most {MAX_SWEPT_GPUS}"),
+    # measured numbers
+    ("run --model sd21 --strategy ddp --measured foo", "--measured is 'foo', must be NAME=NUMBER"),
+    ("run --model sd21 --strategy ddp --measured latency_s=3", "ddp is measured by step_s, iteration_s, samples_per_s"),
+    ("run --model sd21 --strategy ddp --measured-run {", "is not valid JSON"),
+    # adapters
+    ("run --model sd21 --strategy ddp --trainable lora:0", "--trainable is 'lora:0', must be all"),
+    # the other task's flags
+    (f"{PIXART} --strategy ring --memory-recipe pulse", "--memory-recipe is of training, ring draws images"),
+    (f"{PIXART} --strategy ddp --steps 20", "--steps is of sampling, ddp trains"),
+    ("sweep --model pixart --strategy ddp,ring", "--strategy names ddp, which trains, and ring, which draws images"),
+    ("sweep --model pixart --strategy ddp --task sample", "--task is sample, but ddp trains"),
+    (
+        "sweep --model pixart --objective cost",
+        "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training; "
+        "cost is of sampling: --steps or --task sample",
+    ),
+    # another strategy's parameters
+    (f"{PIXART} --strategy ring --patches 4", "ring has no parameter --patches; it has --keys-values"),
+    # values
+    (f"{PIXART} --strategy ring --resolution abc", "--resolution is 'abc', must be pixels such as 1024, or width and "),
+    (
+        f"{PIXART} --strategy ring --resolution 1024x1000",
+        "--resolution is 1024x1000, but height(1000) is no multiple of 16, the pixels along a token of transformer",
+    ),
+    (
+        f"{PIXART} --strategy ring --include text_encoder,nope",
+        "--include names 'nope', the frozen components of pixart are text_encoder, vae_decoder",
+    ),
+    # points that do not exist
+    (
+        f"{PIXART} --strategy pipefusion --layers 7,7",
+        "--layers 7,7 are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
+    ),
+    (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 and 16 divide 16"),
+    ("run --model cdm-lsun --strategy single", "needs one backbone, the model has 2 (unet_64, unet_128)"),
+    (f"{PIXART} --strategy hybrid --gpus 8 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
+    # schedules
+    (
+        "schedule --model pixart --strategy pipefusion --format torch",
+        "--format is 'torch', which has no word for patches, and pipefusion draws images",
+    ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "problem"), REFUSED, ids=[arguments for arguments, _ in REFUSED])
-def test_what_the_user_can_mend_is_one_line(sim, elsewhere, arguments, problem):
+def test_what_the_user_can_mend_is_one_line(tell, elsewhere, arguments, problem):
     (elsewhere / "a-file").write_bytes(b"\xff\xfe")
     write_model(elsewhere / "broken", FROZEN_ONLY, "")
     before = sorted(elsewhere.iterdir())
-    code, out, err = sim(*arguments.split())
+    code, out, err = tell(*arguments.split())
     assert (code, out) == (2, "")
     assert err.startswith("sim: error: ")
     assert problem in err
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
+    assert (err.count("\n"), err[-1]) == (1, "\n")
     assert sorted(elsewhere.iterdir()) == before
 
 

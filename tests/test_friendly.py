@@ -66,25 +66,6 @@ def test_examples_do_what_they_say(tell, elsewhere):
             (elsewhere / file).write_text(out, encoding="utf-8")
 
 
-def test_flags_and_choices_that_were_almost_right_are_told(tell):
-    for arguments, words in (
-        (
-            "run --model sd21 --strategy diffusionpipe --fil full",
-            "unknown flag --fil; did you mean --fill?\n",
-        ),
-        ("run --model sd21 --strategy 1f1b --pipelin-degree 2", "did you mean --pipeline-degree?"),
-        (
-            "run --model sd21 --strategy ddp --overlap bucket",
-            "--overlap is 'bucket', did you mean buckets? must be",
-        ),
-        ("clusters shw", "action is 'shw', did you mean show? must be one of show"),
-        ("run --model sd21 --strategy zero-2 --pach 2", "unknown flag --pach; choose from"),
-    ):
-        code, _, err = tell(*arguments.split())
-        assert code == 2
-        assert words in err, arguments
-
-
 # Files to start from
 
 
@@ -104,21 +85,6 @@ def test_the_file_of_a_thing_is_shown_and_reads_as_the_same(tell, elsewhere, com
             (elsewhere / "mine.toml").write_text(out, encoding="utf-8")
             assert load("mine.toml") == load(name)
         assert tomllib.loads(out)["name"] == name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("clusters show", "NAME must be given; choose from a100-ib, "),
-        ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a100-ib, "),
-        ("clusters show p4de --json", "--json is of the list; cluster files are TOML"),
-        ("models show sd21 more", "unexpected argument 'more'"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused(tell, arguments, problem):
-    code, out, err = tell(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith(f"sim: error: {problem}")
 
 
 # Completion
