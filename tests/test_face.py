@@ -159,10 +159,6 @@ def test_warnings_are_of_the_line_that_asked():
         DiffusimWarning, match="66 times the pixels of the 512 of sd21; published numbers .* up to 64"
     ):
         asks[-1]()
-    with pytest.raises(
-        sim.InputError, match="resolution is 65536, 4,096 times the pixels of the 1024 of pixart, must"
-    ):
-        sim.run("pixart", "single", resolution=65536)
 
 
 def test_a_comparison_gives_each_point_its_rank_before_and_after():

@@ -72,27 +72,6 @@ def test_what_a_runtime_cannot_run_is_refused_with_its_rule(runtime, case, reaso
     assert re.search(reason, unmarked(refusal)), refusal
 
 
-def test_a_run_that_a_runtime_cannot_run_is_refused():
-    with pytest.raises(
-        InputError, match=r"^runtime is xdit, but xdit .* patches\(16\) must be pipeline_degree\(8\)"
-    ):
-        sim.run("flux-dev", "pipefusion", gpus=8, patches=16, runtime="xdit")
-    with pytest.raises(
-        InputError, match=r"^unknown runtime 'xdiz'; did you mean xdit\? choose from accelerate, "
-    ):
-        sim.run("flux-dev", "pipefusion", gpus=8, runtime="xdiz")
-    with pytest.raises(InputError, match=r"^runtime is 'xdit,sglang', must be one name: "):
-        sim.sweep("pixart", gpus=2, steps=2, runtime="xdit,sglang")
-    with pytest.raises(
-        InputError, match=r"^runtime is deepspeed, which is of training, but this is of sampling$"
-    ):
-        sim.sweep("pixart", gpus=2, steps=2, runtime="deepspeed")
-    with pytest.raises(
-        InputError, match=r"^runtime is sglang, but of models it has flux-dev, .*, not pixart$"
-    ):
-        sim.sweep("pixart", gpus=2, steps=2, runtime="sglang")
-
-
 def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
     sweep = sim.sweep(**FLUX, gpus=4, steps=4, runtime="xdit", workers=1)
     simulated = [row for row in sweep.rows() if row["status"] == "simulated"]
@@ -190,22 +169,6 @@ CONTEXTS |= {"context_degree": 4, "shard_size": 2, "frozen": "cached", "checkpoi
 def test_a_command_line_has_the_flags_of_its_point(runtime, asked, flags):
     printed = printed_flags(runtime, **asked)
     assert {flag: printed.get(flag) for flag in flags} == flags
-
-
-@pytest.mark.parametrize(
-    ("runtime", "asked", "reason"),
-    [
-        ("xdit", IB | PIPED | {"receive": "before"}, r"receive\(before\) must be after, as .* asks for the next patch"),
-        ("torchtitan", IB | TITAN | {"context_degree": 2}, r"context_degree\(2\) must be 1, as its FLUX gathers keys"),
-        ("torchtitan", IB | TITAN | {"checkpointing": "none"}, r"checkpointing\(none\) must be block, as .* every"),
-        ("fastvideo-train", CONTEXTS | {"checkpointing": "selective"}, "must be block or none, as .* blocks again or"),
-        ("fsdp2", {"model": "sd21", "strategy": "fsdp", "gpus": 16, "checkpointing": "full"},
-         r"checkpointing\(full\) must be block or selective or none, as .* checkpoint_wrapper"),
-    ],
-)  # fmt: skip
-def test_what_its_flags_cannot_say_is_refused(runtime, asked, reason):
-    with pytest.raises(InputError, match=reason):
-        sim.launch(runtime=runtime, **asked)
 
 
 def distri_config(text):

@@ -6,7 +6,6 @@ from io import BytesIO, TextIOWrapper
 
 import pytest
 
-from profiles.outputs import whole_file
 from sim.cli.main import main
 
 RUN = ("run", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")
@@ -51,20 +50,6 @@ def test_a_place_that_cannot_be_written_is_refused_by_name_before_the_work(
     assert out == ""
     assert err.startswith(f"sim: error: {flag} is '{path}', {RULES[place]}")
     assert err.count("\n") == 1
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("before")
-    with pytest.raises(KeyboardInterrupt), whole_file(path) as file:
-        file.write_text("half")
-        raise KeyboardInterrupt
-    assert path.read_text() == "before"
-    with whole_file(path) as file:
-        file.write_text("after")
-        assert path.read_text() == "before"
-    assert path.read_text() == "after"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("command", [RUN, (*SWEEP, "--format", "markdown")])

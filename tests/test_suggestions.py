@@ -25,21 +25,6 @@ def test_defaults_that_do_not_give_the_gpus_are_refused_with_some_that_do(strate
 
 
 @pytest.mark.parametrize(
-    ("given", "needs"),
-    [
-        (
-            {"vae_parallel": 4},
-            "vae_parallel is 4, but changes nothing without include vae_decoder, or include all",
-        ),
-        ({"encoders": "offloaded", "include": "vae_decoder"}, "without include text_encoder, or include all"),
-    ],
-)
-def test_an_option_of_a_component_that_does_not_run_is_refused(given, needs):
-    with pytest.raises(InputError, match=needs):
-        sim.run("pixart", "ulysses", gpus=4, steps=2, **given)
-
-
-@pytest.mark.parametrize(
     ("name", "meant"),
     [("gpu", "gpus"), ("resolutions", "resolution")],
 )

@@ -1,7 +1,5 @@
 """Videos: the models that draw them, their tokens at any number of frames, and which numbers they can have."""
 
-from itertools import product
-
 import pytest
 
 from profiles.architectures.components import Component
@@ -10,7 +8,6 @@ from profiles.architectures.models import Model, load_model
 from profiles.costs.resolutions import resized, with_frames
 from profiles.machines.devices import load_device
 from sim import api
-from sim.cli.main import main
 
 H100 = load_device("h100-80gb-sxm")
 
@@ -103,14 +100,3 @@ def test_sampling_is_asked_about_frames_and_says_so():
     assert "17 frames" in result.title
     assert api.run(**result.flags).latency_s == result.latency_s
     assert longer.latency_s > 1.8 * result.latency_s  # 9 latent frames for 5, and attention among them
-
-
-def test_frames_that_a_model_cannot_have_are_refused_in_one_line(capsys):
-    commands, wan = ("run --strategy single", "sweep --gpus 8"), "wan2.1-1.3b"
-    for command, (model, frames, problem) in product(commands, (
-        (wan, 80, f"--frames is 80, must be 1 more than a multiple of 4, such as 5 or 17, for {wan}"),
-        ("sd21", 9, "--frames is 9, but sd21 draws images, which have one"),
-        (wan, 65537, "--frames is 65537, must be at most 65536"),
-    )):  # fmt: skip
-        assert main([*command.split(), "--model", model, "--frames", str(frames)]) == 2
-        assert capsys.readouterr().err == f"sim: error: {problem}\n"

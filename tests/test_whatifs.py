@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.errors import DiffusimWarning, InputError, in_flags
+from profiles.errors import DiffusimWarning
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from profiles.machines.whatifs import changed, idle
@@ -84,35 +84,3 @@ def test_what_can_change_nothing_is_said(given, gpus, told):
     assert not list(idle(changed(P4DE, given), 32))
     with pytest.warns(DiffusimWarning, match=told):
         sim.run("sd21", "ddp", gpus=gpus, batch_size=32, **given)
-
-
-REFUSED = [
-    ("link", "2x", "--link is '2x', must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),
-    ("link", "up=2x", "--link names 'up', must be one of intra, inter"),
-    ("link", "inter=1e9GB/s", "at most 1e+06 of either"),
-    ("nodes", 0, "--nodes is 0, must be nodes such as 2, or nodes x devices such as 2x4"),
-    ("nodes", "2x16", "--nodes is 2x16, but a node of p4de has 8 devices"),
-    ("device", "h201", "unknown device 'h201'; did you mean h20"),
-    ("memory", "1KiB", "such as 40GiB, in MiB, GiB, TiB, MB, GB, TB, at most 1e+06 GiB"),
-    ("memory", float("nan"), "--memory is nan, must be a size"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "value", "problem"), REFUSED)
-def test_what_is_no_change_is_refused(name, value, problem):
-    with pytest.raises(InputError) as caught:
-        changed(P4DE, {name: value})
-    assert problem in in_flags(caught.value.message)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "given", "problem"),
-    [
-        ("a100-nvlink-8", {"link": "inter=2x"}, "but cluster a100-nvlink-8 has no inter_node link"),
-        ("a100-nvlink-8", {"nodes": 2}, "but a100-nvlink-8 is one node: its file has no inter_node link"),
-        ("ideal", {"link": "intra=150GB/s"}, "but the intra links are ideal: free at any bandwidth"),
-    ],
-)
-def test_what_a_cluster_lacks_cannot_be_changed(cluster, given, problem):
-    with pytest.raises(InputError, match=problem):
-        changed(load_cluster(cluster), given)
