@@ -1,9 +1,19 @@
-"""Links and clusters made in code, and a device as a file."""
+"""Links and clusters made in code, a device as a file, and what is refused."""
 
+from contextlib import contextmanager
+
+import pytest
+
+from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
 from profiles.machines.fabrics import OPERATIONS, Collectives
 from profiles.machines.laws import Rates
+from sim.explore.points import find_points
+from sim.explore.search import run_sweep
+from sim.explore.sweep import TOP
+from sim.outcomes.runs import run_point
+from sim.report.views import Sweep
 
 FREE = Link("ideal", float("inf"), 0.0, 0.0)
 DEVICE = """\
@@ -54,3 +64,37 @@ def make_cluster(
             call_s, tuple((operation, ((1.0, efficiency),)) for operation in OPERATIONS), ((1.0, 1.0),)
         ),
     )
+
+
+@contextmanager
+def refused(match, kind=InputError):
+    """What is refused, in one line that matches."""
+    with pytest.raises(kind, match=match) as error:
+        yield
+    assert "\n" not in str(error.value)
+
+
+def swept(scenario, objective=None, names=None, fixed=None, workers=1, top=TOP):
+    """A sweep over the points of a scenario, by what its task is ranked by unless told otherwise."""
+    objective = objective or ("latency" if scenario.task == "sample" else "throughput")
+    sweep = Sweep(scenario, objective, find_points(scenario, names, fixed), top)
+    run_sweep(sweep, workers=workers)
+    return sweep
+
+
+def simulated(sweep):
+    """The points that were simulated, best first."""
+    return [point for point in sweep.ranked() if point.status == "simulated"]
+
+
+def simulate_everything(scenario):
+    """Every point of every strategy, simulated without any bound."""
+    points = [point for point in find_points(scenario) if point.strategy is not None]
+    for point in points:
+        try:
+            point.result = run_point(point.strategy, scenario.on(point.num_gpus))
+        except InfeasibleError as error:
+            point.reason = str(error)
+        else:
+            point.reason = point.result.missing_memory
+    return points

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from making import refused
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -248,9 +249,8 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
     ],
 )
 def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         counted(config)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

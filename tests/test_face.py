@@ -8,6 +8,7 @@ from copy import copy
 from pathlib import Path
 
 import pytest
+from making import refused
 
 import sim
 from profiles.errors import DiffusimWarning
@@ -102,9 +103,7 @@ def test_a_scenario_and_a_strategy_of_ones_own_are_taken_as_they_are(result):
     assert sim.sweep(scenario, strategy="ddp").best.batch_size == 16
     with pytest.raises(sim.InputError, match=r"^batch_size is given, but the scenario says it already$"):
         sim.run(scenario, "gpipe", batch_size=8)
-    with pytest.raises(
-        sim.InputError, match=r"^micro_batches is given, but gpipe has its parameters already$"
-    ):
+    with refused(r"^micro_batches is given, but gpipe has its parameters already$"):
         sim.run(scenario, GPipe(4, 4), micro_batches=8)
 
 

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from making import swept
 
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
-from sim.explore.points import find_points
-from sim.explore.search import run_sweep
 from sim.report.frames import check_out, rows, write_rows
-from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
@@ -24,8 +22,7 @@ def sweep():
     """A sweep with rows of all three kinds, and with points that are out of memory."""
     workload = TrainingWorkload(8, 8 * 64)
     scenario = Scenario(load_model("sd21"), changed(load_cluster("p4de"), {"memory": "86.88GiB"}), workload)
-    sweep = Sweep(scenario, points=find_points(scenario))
-    run_sweep(sweep, workers=1)
+    sweep = swept(scenario)
     assert {point.status for point in sweep.points} == {"simulated", "bounded", "infeasible"}
     return sweep
 
@@ -61,8 +58,7 @@ def test_a_row_that_does_not_fit_has_its_result_and_the_reason(sweep):
 
 def test_a_strategy_that_does_not_apply_has_a_row_without_parameters(sweep):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
-    refused = Sweep(scenario, points=find_points(scenario, ["spp"]))
-    run_sweep(refused, workers=1)
+    refused = swept(scenario, names=["spp"])
     (found,) = rows(refused)
     keys = list(sweep.best_point().result.to_json())
     assert list(found) == ["status", *keys[: keys.index("options") + 1], "inputs", "reason", "runs_in"]

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from making import refused
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
@@ -79,15 +80,11 @@ def test_kernels_are_read_into_bytes_by_layer(tmp_path):
 
 def test_kernels_in_half_precision_stand_beside_those_of_a_model_in_single(tmp_path):
     write(tmp_path, kernels_half=KERNELS)
-    with pytest.raises(
-        InputError, match=r"kernels_half.csv: must be left out: of float16, kernels.csv says the same"
-    ):
+    with refused(r"kernels_half.csv: must be left out: of float16, kernels.csv says the same"):
         read_model(tmp_path)
     write(tmp_path, MODEL.replace("float16", "float32"))
     (tmp_path / "kernels_half.csv").unlink()
-    with pytest.raises(
-        InputError, match=r"kernels_half.csv: no such file, must stand beside kernels.csv as dty"
-    ):
+    with refused(r"kernels_half.csv: no such file, must stand beside kernels.csv as dty"):
         read_model(tmp_path)
 
 
@@ -110,9 +107,8 @@ def test_a_broken_rule_is_refused_by_file_place_and_value(tmp_path):
         ),
     ):
         assert old in KERNELS
-        with pytest.raises(InputError, match=re.escape(problem)) as error:
+        with refused(re.escape(problem)):
             read_model(write(tmp_path, kernels=KERNELS.replace(old, new, 1)))
-        assert "\n" not in str(error.value)
 
 
 # Counting

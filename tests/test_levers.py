@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from making import refused
 
 import sim
 from profiles.architectures.models import load_model
 from profiles.costs.bands import Band
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from profiles.software.levers import HALF, device_in, products_in_fp8
@@ -100,7 +101,5 @@ def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_n
 
 
 def test_a_device_without_fp8_and_a_cache_that_nobody_published_are_refused():
-    with pytest.raises(
-        InputError, match="device a100-80gb-sxm has no factor on products in fp8; choose from"
-    ):
+    with refused("device a100-80gb-sxm has no factor on products in fp8; choose from"):
         replace(flux(precision="fp8"), cluster=load_cluster("p4de"))

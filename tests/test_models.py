@@ -1,6 +1,9 @@
 """Models: the shipped ones load, and a folder is read by the rules or refused in one line."""
 
+import re
+
 import pytest
+from making import refused
 
 from profiles.architectures.component_files import LAYER_COLUMNS
 from profiles.architectures.components import Read, Skip
@@ -197,10 +200,8 @@ def test_an_input_is_read_whole_by_the_first_layer_or_by_the_layers_that_are_nam
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_refused_by_file_place_and_value(read, name, old, new, problem):
-    with pytest.raises(InputError) as error:
+    with refused(re.escape(problem)):
         read(name, old, new)
-    assert problem in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_file_in_place_of_the_folder_of_times_is_refused(tmp_path):
@@ -214,9 +215,7 @@ def test_a_file_in_place_of_the_folder_of_times_is_refused(tmp_path):
 
 def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        InputError, match=r"unknown model 'nope'; choose from .*sd21.* or pass a model folder$"
-    ):
+    with refused(r"unknown model 'nope'; choose from .*sd21.* or pass a model folder$"):
         load_model("nope")
     with pytest.raises(InputError, match=r"file: is not a folder; a model is a folder with model.toml and"):
         load_model(str(tmp_path / "file"))

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making import refused
 from notation import parse_order
 
 from profiles.errors import DeadlockError, InfeasibleError
@@ -143,9 +144,7 @@ def test_two_directions_that_never_fit_together_take_turns_on_a_device():
 
 def test_a_device_without_room_for_one_micro_batch_is_refused_with_the_equation():
     problem = replace(wave_problem(2, 2), capacity=1)
-    with pytest.raises(
-        InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$"
-    ):
+    with refused(r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$", InfeasibleError):
         list_schedule(problem)
     with pytest.raises(InfeasibleError, match="in_flight of stage 3 is 0, must be at least 1"):
         list_schedule(replace(wave_problem(2, 2), in_flight=(1, 1, 1, 0)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from making import refused
 
 import sim
 from profiles.architectures.models import load_model
@@ -126,9 +127,7 @@ def test_what_is_no_strategy_or_lacks_its_order_is_refused():
     with pytest.raises(InputError, match=r"Unordered does not define order$"):
         sim.run("sd21", Unordered, **SMALL)
     for asked in (int, 5):
-        with pytest.raises(
-            InputError, match=rf"^strategy is {re.escape(repr(asked))}, must be a name or a strategy$"
-        ):
+        with refused(rf"^strategy is {re.escape(repr(asked))}, must be a name or a strategy$"):
             sim.sweep("sd21", strategy=asked, **SMALL)
 
 
@@ -186,9 +185,7 @@ def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
         def order(self):
             return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
-    with pytest.raises(
-        InputError, match=r"position 0, entry 4 is .*kind='B'.*, of kind F or I or W, of micro-batch 0 to 3$"
-    ):
+    with refused(r"position 0, entry 4 is .*kind='B'.*, of kind F or I or W, of micro-batch 0 to 3$"):
         sim.schedule(Unsplit, pipeline_degree=4, micro_batches=4)
 
 

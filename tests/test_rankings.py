@@ -5,16 +5,14 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from making import swept
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.explore.points import find_points
-from sim.explore.search import run_sweep
 from sim.outcomes.runs import run_point
 from sim.report.blocks import print_blocks
 from sim.report.rankings import BEST, print_sweep
 from sim.report.results import command_of, result_blocks
-from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -27,9 +25,7 @@ def scenario():
 
 @pytest.fixture(scope="module")
 def sweep(scenario):
-    sweep = Sweep(scenario, points=find_points(scenario))
-    run_sweep(sweep, workers=1)
-    return sweep
+    return swept(scenario)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +68,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
 
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
-    sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
-    run_sweep(sweep, workers=1)
+    sweep = swept(scenario, names=["spp"])
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
@@ -94,8 +89,7 @@ def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, re
 
 def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
-    sweep = Sweep(scenario, points=find_points(scenario, ["spp", "ddp"], {"p2p": "blocking"}))
-    run_sweep(sweep, workers=1)
+    sweep = swept(scenario, names=["spp", "ddp"], fixed={"p2p": "blocking"})
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
     held = text[text.index("held fixed:") : text.index("points:")]

@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from making import simulate_everything, simulated, swept
 
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
 from sim.explore.points import Point, find_points
-from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Sweep, pareto_front
-from sim.outcomes.runs import run_point
 from sim.outcomes.tasks import SAMPLING
 from sim.report.frames import rows
 from sim.report.rankings import front, print_sweep
@@ -29,29 +27,6 @@ EXACT = (
 def pixart(num_gpus=4, cluster="a100-nvlink-8", resolution=512, steps=4, **workload):
     workload = SamplingWorkload(num_gpus, resolution, resolution, steps, **workload)
     return SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
-
-
-def swept(scenario, objective="latency", names=None, fixed=None, workers=1, top=TOP):
-    sweep = Sweep(scenario, objective, find_points(scenario, names, fixed), top)
-    run_sweep(sweep, workers=workers)
-    return sweep
-
-
-def simulated(sweep):
-    return [point for point in sweep.ranked() if point.status == "simulated"]
-
-
-def simulate_everything(scenario):
-    """Return every point of every sampler, simulated without any bound."""
-    points = [point for point in find_points(scenario) if point.strategy is not None]
-    for point in points:
-        try:
-            point.result = run_point(point.strategy, scenario.on(point.num_gpus))
-        except InfeasibleError as error:
-            point.reason = str(error)
-        else:
-            point.reason = point.result.missing_memory
-    return points
 
 
 SCENARIOS = {

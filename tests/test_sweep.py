@@ -5,9 +5,10 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from making import simulate_everything, simulated, swept
 
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.explore.answers import REPLAY, Answers, bounds_of
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
@@ -36,37 +37,14 @@ def sd21(num_gpus, batch_size, cluster="p4de", **workload):
     )
 
 
-def swept(scenario, objective="throughput", names=None, fixed=None, workers=1):
-    sweep = Sweep(scenario, objective, find_points(scenario, names, fixed))
-    run_sweep(sweep, workers=workers)
-    return sweep
-
-
-def simulated(sweep):
-    return [point for point in sweep.ranked() if point.status == "simulated"]
-
-
 @pytest.fixture(scope="module")
 def sweep(scenario):
     return swept(scenario)
 
 
-def simulate_everything(scenario):
-    """Return every point of every strategy, simulated without any bound."""
-    points = [point for point in find_points(scenario) if point.strategy is not None]
-    for point in points:
-        try:
-            point.result = run_point(point.strategy, scenario)
-        except InfeasibleError as error:
-            point.reason = str(error)
-        else:
-            point.reason = point.result.missing_memory
-    return Sweep(scenario, "throughput", points)
-
-
 @pytest.fixture(scope="module")
 def everything(scenario):
-    return simulate_everything(scenario)
+    return Sweep(scenario, "throughput", simulate_everything(scenario))
 
 
 def described(points):

@@ -1,11 +1,11 @@
 """Texts of another length, and texts that each device of a sequence holds whole."""
 
 import pytest
+from making import refused
 
 from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
 from profiles.architectures.texts import with_text
-from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from strategies.patching.layer_runs import exchanged
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -40,9 +40,7 @@ def test_a_whole_text_costs_its_own_products_once_more_on_each_device_and_is_not
 
 
 def test_a_model_whose_text_stands_aside_is_refused():
-    with pytest.raises(
-        InputError, match="text_tokens is 100, but no text passes through the layers of pixart"
-    ):
+    with refused("text_tokens is 100, but no text passes through the layers of pixart"):
         with_text(load_model("pixart"), 100)
 
 
