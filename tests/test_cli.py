@@ -341,6 +341,8 @@ REFUSED = [
     ("run --model broken --strategy ddp", "broken/layers.csv:1: column component is missing"),
     ("run --model sd21 --cluster a-file --strategy ddp", "a-file: byte 0 is not UTF-8, must be a text file"),
     ("run --model sd21 --strategy ddp --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
+    ("sweep --model sd21 --gpus 2 --strategy ddp --report r.txt", "--report is 'r.txt', must end in .html"),
+    ("sweep --model sd21 --gpus 2 --strategy ddp --out rows.txt", "--out is 'rows.txt', must end in .csv, .parquet"),
     # names, almost right
     ("run --model sd21 --strategy diffusionpipe --fil full", "unknown flag --fil; did you mean --fill?\n"),
     ("run --model sd21 --strategy 1f1b --pipelin-degree 2", "did you mean --pipeline-degree?"),

@@ -2,17 +2,15 @@
 
 import csv
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from making import swept
 
 from profiles.architectures.models import load_model
-from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
-from sim.report.frames import check_out, rows, write_rows
+from sim.report.frames import rows, write_rows
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
@@ -95,8 +93,3 @@ def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):
     frame = pd.read_parquet(tmp_path / "rows.parquet")
     for (_, line), flat in zip(frame.iterrows(), flat_rows(sweep), strict=True):
         assert line.dropna().to_dict() == {key: value for key, value in flat.items() if value is not None}
-
-
-def test_a_file_that_is_no_table_is_refused_beforehand():
-    with pytest.raises(InputError, match=r"out is 'rows\.txt', must end in \.csv, \.parquet$"):
-        check_out(Path("rows.txt"))
