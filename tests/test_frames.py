@@ -19,7 +19,7 @@ from strategies.scenario import Scenario
 def sweep():
     """A sweep with rows of all three kinds, and with points that are out of memory."""
     workload = TrainingWorkload(8, 8 * 64)
-    scenario = Scenario(load_model("sd21"), changed(load_cluster("p4de"), {"memory": "86.88GiB"}), workload)
+    scenario = Scenario(load_model("sd21"), changed(load_cluster("p4de"), {"memory": "91GiB"}), workload)
     sweep = swept(scenario)
     assert {point.status for point in sweep.points} == {"simulated", "bounded", "infeasible"}
     return sweep
