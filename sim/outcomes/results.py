@@ -244,6 +244,21 @@ class Result:
         return reserved_bytes(self.peak_memory_bytes, self.num_gpus)
 
     @property
+    def reserved_bytes(self) -> float:
+        """The same by the middle estimate, by which a point fits or not."""
+        return self.reserved.middle
+
+    @property
+    def reserved_bytes_low(self) -> float:
+        """The same by the low estimate."""
+        return self.reserved.low
+
+    @property
+    def reserved_bytes_high(self) -> float:
+        """The same by the high estimate."""
+        return self.reserved.high
+
+    @property
     def nearly_full(self) -> bool:
         """Whether it fits, but by the high estimate of reserved memory would not."""
         return self.fits_memory and self.memory_bytes is not None and self.reserved.high > self.memory_bytes
@@ -319,9 +334,9 @@ class Result:
             "p2p_bytes": self.p2p_bytes,
             "collective_bytes": self.collective_bytes,
             "peak_memory_bytes": self.peak_memory_bytes,
-            "reserved_bytes_low": self.reserved.low,
-            "reserved_bytes": self.reserved.middle,
-            "reserved_bytes_high": self.reserved.high,
+            "reserved_bytes_low": self.reserved_bytes_low,
+            "reserved_bytes": self.reserved_bytes,
+            "reserved_bytes_high": self.reserved_bytes_high,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
             "compute_factor": self.compute_factor,

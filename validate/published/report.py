@@ -174,7 +174,7 @@ def _several_nodes(ledger: Ledger) -> dict[str, list[tuple[Record, Record | None
     for alike in grouped(runs, lambda one: (one.row.item, one.row.resolution_px, one.row.method)).values():
         base = next((one for one in alike if (one.row.num_gpus or 1) <= NODE), None)
         for one in alike:
-            if (gpus := one.row.num_gpus or 1) > NODE:
+            if (gpus := one.row.num_gpus or 1) > NODE and one.standing is not Standing.FITTED:
                 groups.setdefault("64" if gpus <= 64 else "more than 64", []).append((one, base))
     return groups
 
