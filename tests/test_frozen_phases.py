@@ -63,7 +63,7 @@ def test_encoders_come_first_and_the_decoder_last(make):
 
 @pytest.mark.parametrize(
     ("guidance", "batch_size", "prompts"),
-    [("none", 1, 1), ("batch", 1, 2), ("parallel", 1, 1), ("batch", 3, 6)],
+    [("none", 1, 1), ("batch", 1, 2), ("sequential", 1, 2), ("parallel", 1, 1), ("batch", 3, 6)],
 )
 def test_every_device_encodes_the_prompts_of_its_predictions(make, guidance, batch_size, prompts):
     scenario = sampling(make, guidance=guidance, batch_size=batch_size, include=("text",))

@@ -444,3 +444,12 @@ def test_torch_wraps_the_blocks_that_are_recomputed(checkpointing):
     assert made["blocks"] == [*model][1:]
     model(torch.ones(2, 4)).sum().backward()
     assert all(of.grad is not None for of in model.parameters())
+
+
+def test_a_runtime_says_how_it_makes_two_predictions_and_a_flag_wins():
+    asked = {"model": "wan2.1-1.3b", "cluster": "h100-ib", "strategy": "ulysses", "gpus": 2, "steps": 1}
+    given = sim.run(**asked, runtime="sglang", guidance="batch")
+    assert given.guidance == sim.run(**asked).guidance == "batch"
+    assert sim.run(**asked, runtime="sglang").guidance == "sequential"
+    assert "guidance" not in sim.launch(**asked, runtime="sglang").text
+    assert "# not set below: --guidance batch\n" in sim.launch(given, runtime="sglang").text

@@ -68,7 +68,7 @@ def pictures(draw, make, num_gpus=4):
     workload = {
         "steps": draw(st.sampled_from([2, 4, 6])),
         "batch_size": draw(st.sampled_from([1, 2, 4])),
-        "guidance": draw(st.sampled_from(["none", "batch", "parallel"])),
+        "guidance": draw(st.sampled_from(["none", "batch", "sequential", "parallel"])),
     }
     return make.sampling(model, draw(clusters()), num_gpus, **workload)
 

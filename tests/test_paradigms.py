@@ -72,6 +72,7 @@ def test_what_cannot_be_is_refused_with_its_numbers(make):
         ({}, {"steps": 7}, r"gpus\(8\) exceed steps\(7\)"),
         ({"tolerance": 0.5}, {}, r"tolerance\(0.5\) is not 0.1, the only one with published iterations"),
         ({}, {"guidance": "parallel"}, "guidance parallel divides each step's predictions"),
+        ({}, {"guidance": "sequential"}, "guidance sequential divides each step's predictions"),
     ):
         sampler, scenario = make_sampler("paradigms", parameters), sampling(make, **workload)
         for ask in (sampler.plan, sampler.phases, sampler.bound):

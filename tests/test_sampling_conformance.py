@@ -21,13 +21,15 @@ CHECKS = [*sampling_work.check, *sampling_times.check]
 U_NETS = {name for name in SCENES if name.startswith("u-net")}
 FEW_GPUS = {"one gpu", "one step fewer than the warm-up of most", "twice as wide as high, pcie"}
 HALVED = {"text, guidance in parallel, one node"}
+IN_TURN = {name for name in SCENES if "one prediction after the other" in name}
+"""Samplers whose patches read the step before refuse them."""
 WITHOUT_POINTS = {
     "attention2d": U_NETS | FEW_GPUS | HALVED,
-    "distrifusion": set(),
-    "hybrid": FEW_GPUS | {"u-net, free links", "u-net, one node"},
+    "distrifusion": IN_TURN,
+    "hybrid": FEW_GPUS | {"u-net, free links", "u-net, one node", "u-net, one prediction after the other"},
     "naive-patch": set(),
-    "paradigms": {name for name in SCENES if "parallel" in name or "skips" in name} | {"one step"},
-    "pipefusion": U_NETS | {"one gpu"},
+    "paradigms": {name for name in SCENES if "parallel" in name or "skips" in name} | {"one step"} | IN_TURN,
+    "pipefusion": U_NETS | {"one gpu"} | IN_TURN,
     "ring": U_NETS,
     "single": SCENES.keys() - {"one gpu"},
     "sync-patch": set(),

@@ -15,6 +15,7 @@ from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling.distrifusion import DistriFusion
@@ -138,6 +139,35 @@ def test_heads_of_a_unet_are_padded_under_tensor_parallelism(make):
     for name, message in refused.items():
         with pytest.raises(InfeasibleError, match=message):
             replayed(make, name, 4, model=unet, cluster=rated(make))
+
+
+# Predictions one after the other.
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("single", 1), ("ulysses", 4), ("ring", 4), ("tensor", 4), ("sync-patch", 4)]
+)
+def test_predictions_one_after_the_other_are_two_steps_without_guidance(make, name, gpus):
+    """Twice the time of one; twice the collectives of a batch of both, each of half the bytes, and less memory."""
+    cluster = rated(make, make.link("nvswitch", 1e6, 1e-3), call_s=0.001)
+    model = worked(saved_bytes=1e6)
+    one, both, in_turn = (
+        replayed(make, name, gpus, model=model, cluster=cluster, guidance=guidance)
+        for guidance in ("none", "batch", "sequential")
+    )
+    assert in_turn.end_s == pytest.approx(2 * one.end_s, rel=1e-12)
+    sizes = [sorted(c.size_bytes for c in trace.plan.collectives) for trace in (both, in_turn)]
+    assert sizes[1] == [size / 2 for size in sizes[0] for _ in range(2)]
+    peaks = [max(peak_memory_bytes(trace)) for trace in (one, both, in_turn)]
+    assert peaks[0] <= peaks[2] <= peaks[0] + LATENT_BYTES < peaks[1]
+
+
+def test_patches_that_read_the_step_before_refuse_predictions_one_after_the_other(make):
+    for name in ("distrifusion", "pipefusion"):
+        with refused(
+            "guidance is sequential: displaced patches would read the step's other", InfeasibleError
+        ):
+            replayed(make, name, 4, steps=4, guidance="sequential")
 
 
 # Rows and columns of devices.

@@ -98,6 +98,7 @@ class Runtime:
         models: those it knows, each by our name with its own; None where it runs whatever it is given.
         guided: models of which two groups of GPUs may each make one prediction.
         pipelined: models whose layers may be divided among stages.
+        sequential: models whose two predictions it makes one after the other, on one group of GPUs.
         one_scale: models that take one prediction where their guidance scale is 1, if its flag for that was read.
         powers_of_two: whether the number of GPUs must be one.
         command: the head of its command line, with gaps; empty where a template starts it.
@@ -116,6 +117,7 @@ class Runtime:
     models: Mapping[str, str] | None = None
     guided: tuple[str, ...] = ()
     pipelined: tuple[str, ...] = ()
+    sequential: tuple[str, ...] = ()
     one_scale: tuple[str, ...] = ()
     powers_of_two: bool = False
     command: str = ""

@@ -21,6 +21,7 @@ from sim.outcomes.tasks import SAMPLING, TASKS
 from strategies.parameters import check_integer, completed, options_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
+    SEQUENTIAL,
     VIDEOS_PER_GPU,
     SamplingWorkload,
     TrainingWorkload,
@@ -303,7 +304,7 @@ def request_of(
 ) -> Request:
     """Return the request of some arguments; a whole scenario holds all but the parameters.
 
-    A runtime stands for its stack, where none is given.
+    A runtime stands for its stack, and for how it makes two predictions of a model, where none is given.
 
     Raises:
         InputError: an argument is unknown, or beside a scenario.
@@ -327,6 +328,9 @@ def request_of(
     else:
         where = DEFAULT_CLUSTER if cluster is None else cluster
         usual = DEFAULT_STACK if runtime is None else find_runtime(runtime).stack
+        in_turn = () if runtime is None else find_runtime(runtime).sequential
+        if options.get("guidance") is None and model in in_turn:
+            options = options | {"guidance": SEQUENTIAL}
         software = usual if stack is None else stack
         request = Request(model or "", where, gpus, strategies, options, task, software)
         if stack is None and runtime is None and find_task(request) == SAMPLING.name:

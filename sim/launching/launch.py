@@ -23,6 +23,7 @@ from sim.launching.values import filled, stands, values_of
 from sim.outcomes.results import Result
 from sim.report.views import Scaling, Sweep
 from strategies.parameters import options_of
+from strategies.plans.workloads import SEQUENTIAL
 from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -150,7 +151,8 @@ def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -
     if scenario.task == "train":
         usual |= {"self_conditioning": 0.0}
     else:
-        usual |= {"batch_size": 1, "guidance": scenario.model.guidance}
+        in_turn = scenario.model.name in runtime.sequential
+        usual |= {"batch_size": 1, "guidance": SEQUENTIAL if in_turn else scenario.model.guidance}
         usual.pop("steps", None)
     printed = {name for name, gap in runtime.sets.items() if values[gap] not in (None, False)}
     return {

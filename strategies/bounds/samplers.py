@@ -132,11 +132,13 @@ def _patches_s(patches: Patches) -> float:
     """Seconds of all steps of patches: of the first device, on ports of its own."""
     warmup, steps = patches.warmup_steps or 0, patches.num_steps
     parts = (Kind.SYNCHRONOUS, warmup), (patches.kind, steps - warmup)
-    return sum_in_order(times * _patch_step_s(patches, kind) for kind, times in parts if times)
+    return patches.passes * sum_in_order(
+        times * _patch_pass_s(patches, kind) for kind, times in parts if times
+    )
 
 
-def _patch_step_s(patches: Patches, kind: Kind) -> float:
-    """Seconds of a step of a kind."""
+def _patch_pass_s(patches: Patches, kind: Kind) -> float:
+    """Seconds of a pass of a step of a kind."""
     devices, builder = patches.grid.team(0, 0), _FirstDevice(patches, 0)
     for seconds, sent in patches.pieces(kind):
         if sent and kind is Kind.SYNCHRONOUS:
@@ -167,7 +169,7 @@ class _Rounds:
         """Seconds below which no run can take."""
         pipeline, steps = self.pipeline, self.pipeline.num_steps
         if not pipeline.steps_overlap:
-            return steps * self._step_s()
+            return steps * pipeline.passes * self._pass_s()
         whole = pipeline.warmup_steps or 0
         rounds, around_s = steps - whole, self._ways_s(None)[-1]
         if not rounds:
@@ -186,8 +188,8 @@ class _Rounds:
             longest_s = max(longest_s, ways_s[0][stage] + busy_s + max(0.0, after_s))
         return whole * around_s + longest_s
 
-    def _step_s(self) -> float:
-        """Seconds of a step after which all devices wait for one another."""
+    def _pass_s(self) -> float:
+        """Seconds of a pass of the whole image after which all devices wait for one another."""
         hops_s = (self._hop_s(stage, None) for stage in self.stages[:-1])
         passes = [self.stage_pass(stage, None) for stage in self.stages]
         seconds = sum_in_order([*(one.alone_s for one in passes), *hops_s])
@@ -245,5 +247,5 @@ class _Rounds:
             if device in group
         ]
         gathered_s = sum_in_order(route.fixed_s + route.wire_s for route in gathers)
-        host_s = pipeline.scenario.solver_s + len(gathers) * calls.collective_s("all_gather", 1)
+        host_s = pipeline.solver_s + len(gathers) * calls.collective_s("all_gather", 1)
         return Pass(gathered_s, host_s)

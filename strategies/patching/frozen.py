@@ -48,7 +48,7 @@ def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     """Seconds that the frozen components of a run take at least on the devices of a grid: exchanges are left out."""
 
     def make() -> float:
-        images, prompts = grid.images(scenario), grid.batch(scenario)
+        images, prompts = grid.images(scenario), grid.predictions(scenario)
         encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
         encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
         decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)

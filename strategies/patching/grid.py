@@ -9,7 +9,7 @@ from typing import Final
 from profiles.errors import InfeasibleError, would_divide
 from profiles.machines.clusters import Cluster
 from strategies.plans.placement import Subgroup
-from strategies.plans.workloads import HEADS
+from strategies.plans.workloads import HEADS, SEQUENTIAL, SamplingWorkload
 from strategies.sampling_scenario import SamplingScenario
 
 PADDED: Final = HEADS[1]
@@ -161,9 +161,18 @@ class Grid:
         """Images that one data-parallel group draws."""
         return scenario.workload.batch_size // self.data
 
-    def batch(self, scenario: SamplingScenario) -> int:
-        """Samples of one pass: images of a data-parallel group, twice where it does both predictions."""
+    def predictions(self, scenario: SamplingScenario) -> int:
+        """Noise predictions that one guidance group makes in a step: of each image one, or both."""
         return self.images(scenario) * scenario.workload.predictions // self.guidance
+
+    def passes(self, scenario: SamplingScenario) -> int:
+        """Forward passes of a step, one after the other: both predictions of a group where guidance is sequential."""
+        workload = scenario.workload
+        return workload.predictions // self.guidance if workload.guidance == SEQUENTIAL else 1
+
+    def batch(self, scenario: SamplingScenario) -> int:
+        """Samples of one pass."""
+        return self.predictions(scenario) // self.passes(scenario)
 
 
 def make_grid(
@@ -202,6 +211,13 @@ def make_grid(
     return grid
 
 
+def guidance_degrees(workload: SamplingWorkload) -> tuple[int, ...]:
+    """The numbers of groups among which an image's predictions may be divided."""
+    if workload.guidance == "parallel":
+        return (GUIDED,)
+    return (1,) if workload.predictions == 1 else (1, GUIDED)
+
+
 def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
     """Refuse images or predictions that the groups cannot share.
 
@@ -209,9 +225,7 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
         InfeasibleError: they cannot.
     """
     workload = scenario.workload
-    allowed = {1: (1,), GUIDED: (GUIDED,) if workload.guidance == "parallel" else (1, GUIDED)}[
-        workload.predictions
-    ]
+    allowed = guidance_degrees(workload)
     if grid.guidance not in allowed:
         raise InfeasibleError(
             f"`guidance_degree({grid.guidance})` is not {' or '.join(map(str, allowed))}, and `guidance` is"

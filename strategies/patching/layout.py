@@ -60,6 +60,11 @@ class GridLayout(ABC):
                 " no activations of the step before",
                 "steps cannot be cached so",
             )
+        if self.warmup_steps is not None and self.passes > 1:
+            raise InfeasibleError(
+                f"`guidance` is {workload.guidance}: displaced patches would read the step's other prediction",
+                "guidance cannot be divided so",
+            )
         if self.warmup_steps is not None and self.warmup_steps > steps:
             raise InfeasibleError(
                 f"`warmup_steps({self.warmup_steps})` exceeds `steps({steps})`", "warm-up longer than the run"
@@ -95,6 +100,16 @@ class GridLayout(ABC):
     def batch(self) -> int:
         """Samples of one pass."""
         return self.grid.batch(self.scenario)
+
+    @cached_property
+    def passes(self) -> int:
+        """Forward passes of a step, one after the other."""
+        return self.grid.passes(self.scenario)
+
+    @property
+    def solver_s(self) -> float:
+        """Seconds of the host beside the backbone in each pass: an even part of the step's."""
+        return self.scenario.solver_s / self.passes
 
     @cached_property
     def placement(self) -> Placement:

@@ -102,8 +102,8 @@ class Patches(GridLayout):
                 builder.expect(device, output)
         follows_displaced = first > 0 and self.kind_of(first - 1) is Kind.DISPLACED
         gathered = self._given(builder) if follows_displaced else []
-        for step in steps:
-            gathered = self._step(builder, step, gathered)
+        for step in (step for step in steps for _ in range(self.passes)):
+            gathered = self._pass(builder, step, gathered)
         for guided, results in enumerate(gathered):
             for device in self.grid.team(guided, 0):
                 for result in results:
@@ -112,11 +112,11 @@ class Patches(GridLayout):
 
     def stage_s(self, stage: int = 0) -> float:
         """Seconds that each device computes in a step after the warm-up, or its host dispatches."""
-        return max(float(self._layers_s(self.kind).sum()), self.host_s)
+        return self.passes * max(float(self._layers_s(self.kind).sum()), self.host_s)
 
     @cached_property
     def host_s(self) -> float:
-        """Seconds in which the host dispatches a step, however the rows are divided."""
+        """Seconds in which the host dispatches a pass, however the rows are divided."""
         return float(self.scenario.backbone_costs.host_s.sum())
 
     def pass_samples(self, steps: Sequence[int]) -> float:
@@ -155,8 +155,8 @@ class Patches(GridLayout):
             gathered.append(results)
         return gathered
 
-    def _step(self, builder: SamplingBuilder, step: int, gathered: list[list[int]]) -> list[list[int]]:
-        """The tensors that each guidance group gathers for the next step, after a step is appended."""
+    def _pass(self, builder: SamplingBuilder, step: int, gathered: list[list[int]]) -> list[list[int]]:
+        """The tensors that each guidance group gathers for the next step, after a pass of a step is appended."""
         kind = self.kind_of(step)
         pieces = list(self.pieces(kind))
         dispatching = self.host_s / sum_in_order(seconds for seconds, _ in pieces)
@@ -177,16 +177,16 @@ class Patches(GridLayout):
                     results += [builder.collective("all_gather", devices, sent, held_bytes=sent, wait=False)]
             fresh.append(results)
         for device in range(self.grid.positions):
-            builder.call(device, self.scenario.solver_s)
+            builder.call(device, self.solver_s)
         size = self.output_bytes
         builder.collective("all_gather", range(self.grid.positions), size, held_bytes=size)
         return fresh
 
     @property
     def output_bytes(self) -> float:
-        """Bytes of all noise predictions of a step."""
+        """Bytes of all noise predictions of a pass."""
         workload = self.scenario.workload
-        return self.scenario.output_bytes * workload.batch_size * workload.predictions
+        return self.scenario.output_bytes * workload.batch_size * workload.predictions / self.passes
 
     def pieces(self, kind: Kind) -> Iterator[tuple[float, float]]:
         """Seconds of compute, and the bytes gathered before it (synchronous) or after it (displaced)."""

@@ -68,7 +68,8 @@ class PatchPipeline(GridLayout):
         """The plan of successive steps."""
         writer = _Writer(self)
         for step in steps:
-            for patch in range(len(self.patches)) if self.is_displaced(step) else (None,):
+            patches = range(len(self.patches)) if self.is_displaced(step) else (None,) * self.passes
+            for patch in patches:
                 writer.write_pass(step, patch, sends_back=step != steps[-1])
         return writer.builder.build(self.stages(), self.resident(steps))
 
@@ -119,7 +120,7 @@ class PatchPipeline(GridLayout):
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
         patches = range(len(self.patches))
         seconds = [run_seconds(self.scenario, self.grid, self.run(stage, patch)) for patch in patches]
-        return sum_in_order(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
+        return self.passes * sum_in_order(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""
@@ -242,7 +243,7 @@ class _Writer:
         last = self.grid.pipeline - 1
         for guided in range(self.grid.groups):
             for device in self.grid.team(guided, last):
-                self.builder.call(device, self.pipeline.scenario.solver_s)
+                self.builder.call(device, self.pipeline.solver_s)
         for group, size, subgroup in self.pipeline.gathers(patch):
             self.builder.collective(
                 "all_gather", group, size, stage=last, number=patch or 0, subgroup=subgroup

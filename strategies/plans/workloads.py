@@ -30,7 +30,8 @@ DEFAULT_BATCH_PER_GPU: Final = 32
 VIDEOS_PER_GPU: Final = 1
 """Default batch per GPU of a model of videos, as training on one video takes a GPU seconds."""
 EMBEDDED: Final = "embedded"
-GUIDANCES: Final = ("none", EMBEDDED, "batch", "parallel")
+SEQUENTIAL: Final = "sequential"
+GUIDANCES: Final = ("none", EMBEDDED, "batch", SEQUENTIAL, "parallel")
 ONE_PREDICTION: Final = GUIDANCES[:2]
 """Guidance with one prediction a step: none, or a scale that the backbone was trained to take as an input."""
 ALL: Final = "all"
@@ -225,7 +226,8 @@ class SamplingWorkload:
 
     Attributes:
         height: pixels, as ``width``.
-        guidance: ``embedded``: the backbone takes its scale as an input and one prediction is enough.
+        guidance: ``embedded``: the backbone takes its scale as an input and one prediction is enough; ``sequential``:
+            a group of GPUs that makes both runs the backbone twice in a step.
         batch_size: images sampled together.
         text: whether, where tokens are divided, those of the text are too: ``divided``, as in diffusers and xDiT since
             0.4, or ``replicated`` on all devices, as in xDiT before.
@@ -247,7 +249,8 @@ class SamplingWorkload:
     )
     guidance: str = option(
         "batch",
-        "none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
+        "none, or embedded: one prediction; both in one batch, one after the other, or on two groups of GPUs"
+        " (default: the runtime's, else the model's)",
         choices=GUIDANCES,
         key="apart",
     )

@@ -8,7 +8,7 @@ from typing import Self
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
-from strategies.patching.grid import make_grid
+from strategies.patching.grid import guidance_degrees, make_grid
 from strategies.patching.patch_pipeline import PatchPipeline, paced_stages
 from strategies.sampling_scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
@@ -74,7 +74,7 @@ class Hybrid(GridSampler):
         """
         workload = scenario.workload
         gpus, warmup = workload.num_gpus, min(2, workload.steps)
-        groups = {"batch": (1, 2), "parallel": (2,)}.get(workload.guidance, (1,))
+        groups = guidance_degrees(workload)
         divisors = [d for d in range(1, gpus + 1) if gpus % d == 0]
         for guidance, ulysses, ring, pipeline, tensor in product(groups, *[divisors] * 4):
             degrees = (guidance, ulysses, ring, pipeline, tensor)

@@ -23,6 +23,7 @@ from strategies.patching.grid import Grid
 from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
+from strategies.plans.workloads import SEQUENTIAL
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
 from strategies.templates.grid_sampler import GridSampler
@@ -156,9 +157,9 @@ class ParaDiGMS(GridSampler):
                 f"`cache_steps({workload.cache_steps:g})`: a window's steps are evaluated at once, none is skipped",
                 "steps cannot be cached so",
             )
-        if workload.guidance == "parallel":
+        if workload.guidance in (SEQUENTIAL, "parallel"):
             raise InfeasibleError(
-                "divides the steps over all GPUs, but `guidance` parallel divides each step's predictions",
+                f"divides the steps over all GPUs, but `guidance` {workload.guidance} divides each step's predictions",
                 "guidance cannot be divided so",
             )
         if gpus > steps:

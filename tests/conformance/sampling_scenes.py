@@ -118,6 +118,12 @@ SCENES = {
     ),
     "twice as wide as high, pcie": (with_text, pcie, {"num_gpus": 2, "steps": 4, "width": 512}),
     "costs by rates": (launched, rated, {"num_gpus": 4, "steps": 5, "guidance": "batch"}),
+    "one prediction after the other, one node": (
+        with_text, node, {"num_gpus": 4, "steps": 3, "guidance": "sequential"},
+    ),
+    "u-net, one prediction after the other": (
+        convolved, latency_only, {"num_gpus": 2, "steps": 3, "guidance": "sequential"},
+    ),
     "u-net, free links": (convolved, free, {"num_gpus": 2, "steps": 4}),
     "u-net, one node": (convolved, node, {"num_gpus": 4, "steps": 4, "guidance": "batch"}),
     "u-net, guidance in parallel, latency only": (
