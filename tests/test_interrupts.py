@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from sim.cli import sweeping
 from sim.cli.main import main
 from sim.interrupts import as_keyboard_interrupt, numbers, postponed
+from sim.report import rankings
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -39,11 +39,11 @@ def test_a_lost_terminal_is_no_interrupt_where_it_is_ignored_as_under_nohup():
 
 @pytest.mark.parametrize("more", [(), ("--out", "rows.csv")])
 def test_an_interrupt_while_the_verdict_is_worked_out_loses_no_row(tmp_path, monkeypatch, capsys, more):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweeping, "_print", interrupted)
+    monkeypatch.setattr(rankings, "print_sweep", interrupted)
     asked = ("sweep", "--model", "sd21", "--gpus", "2", "--batch-size", "8", "--strategy", "ddp,zero2")
     assert main([*asked, *more]) == 130
     (path,) = tmp_path.iterdir()

@@ -20,6 +20,8 @@ RATES = Rates(
 LAWS = Laws.of_rates(RATES)
 OWN = [name for name in device_names() if load_device(name).own_laws is not None]
 SIZES = st.integers(1, 10**6)
+ROUNDED = 1 - 1e-12
+"""A cube root is rounded in its last digit, up or down; a time shorter by more is no rounding."""
 
 
 def test_a_product_takes_a_launch_and_the_longer_of_work_and_traffic_or_a_little_more():
@@ -70,11 +72,11 @@ def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):
             (padded(np.array(shape[3])) >= WIDE_CHANNELS) == (padded(np.array(larger[3])) >= WIDE_CHANNELS)
         )
     for law in (laws.attention.seconds, laws.attention.backward_seconds):
-        assert law(*larger) >= law(*shape)
+        assert law(*larger) >= ROUNDED * law(*shape)
     for part in PARTS:
-        assert laws.matmul_s(*larger, part=part) >= laws.matmul_s(*shape, part=part)
-        assert laws.conv_s(*larger, 1e6, part=part) >= laws.conv_s(*shape, 1e6, part=part)
-        assert laws.conv_s(*shape, 1e6 + more, part=part) >= laws.conv_s(*shape, 1e6, part=part)
+        assert laws.matmul_s(*larger, part=part) >= ROUNDED * laws.matmul_s(*shape, part=part)
+        assert laws.conv_s(*larger, 1e6, part=part) >= ROUNDED * laws.conv_s(*shape, 1e6, part=part)
+        assert laws.conv_s(*shape, 1e6 + more, part=part) >= ROUNDED * laws.conv_s(*shape, 1e6, part=part)
 
 
 @pytest.mark.parametrize("name", OWN)
