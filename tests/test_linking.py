@@ -9,7 +9,7 @@ import pytest
 from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster, read_cluster
 from profiles.machines.collectives import Group, bus_volume
-from profiles.machines.fabrics import FULL, Between, Collectives
+from profiles.machines.fabrics import FULL, GATHERS, Between, Collectives
 from profiles.measuring.linking.fits import PCIE, errors_of, fit_links, predict
 from profiles.measuring.linking.report import cluster_text, judged_line, write_cluster
 from profiles.measuring.linking.samples import (
@@ -46,10 +46,11 @@ INSIDE = Collectives(0.0, tuple(CURVES.items()), FULL, flat(1.0), flat(38e-6), s
 BETWEEN = Between(
     flat(0.8),
     ((2.0, 0.85),),
-    flat(2.0),
+    tuple((operation, curve) for operation, curve in flat(2.0) if operation not in GATHERS),
     (*flat(38e-6)[:3], ("all_to_all", ((1.0, 80e-6),)), flat(38e-6)[4]),
     15e-6,
     5.0,
+    tuple((operation, ((1.0, 11e-6),)) for operation in GATHERS),
 )
 KNOWN = replace(
     load_cluster("p4de"),

@@ -69,7 +69,7 @@ def test_the_fastest_is_the_least_of_all_and_those_that_do_not_fit_lose(predicte
     cluster, most = one.place.cluster, one.outcome.peak_memory_bytes
     small, least = (
         one.place._replace(cluster=replace(cluster, device=replace(cluster.device, memory_bytes=size)))
-        for size in (most - 1.0, 1.0)
+        for size in (one.outcome.reserved_bytes - 1.0, 1.0)
     )
     lighter = min(outcome.latency_s for outcome in outcomes if outcome.peak_memory_bytes < most)
     assert fastest(small, every).latency_s == lighter > one.outcome.latency_s
