@@ -23,7 +23,7 @@ BEGUN: Final = 4
 """Fewest letters that stand for the one name that begins with them."""
 
 
-NAME: Final = re.compile(r"`([a-z][a-z0-9_]*)(?:\(([^`]*)\))?`")
+NAME: Final = re.compile(r"`([a-z][a-zA-Z0-9_]*)(?:\(([^`]*)\))?`")
 """A parameter as messages mark it, alone or with its value."""
 
 

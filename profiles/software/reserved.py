@@ -44,7 +44,7 @@ def _margins(num_gpus: int) -> list[tuple[float, float]]:
 
 @cache
 def _estimates() -> list[tuple[float, ...]]:
-    """The parts by estimate: a share, and twice GB."""
+    """For each estimate the allocator's share, GB of the context and GB of collectives."""
     table, parts = Table.read(FILE), []
     table.text("source")
     for name in PARTS:

@@ -165,7 +165,10 @@ def all_parameters_are_resident(point):
         if is_sharded(point):
             parts = parts_of(point)
             state_bytes /= parts
-            weight_bytes /= 1 if keeps_weights(point) else parts
+            if keeps_weights(point):
+                state_bytes += trained * recipe.weight_bytes  # ZeRO-2 of DeepSpeed: whole gradients in half precision
+            else:
+                weight_bytes /= parts
         if "weights" not in {buffer.name for buffer in point.plan.resident[device]}:
             assert recipe.master_bytes and not keeps_weights(point)  # what is gathered is cast from masters
             weight_bytes = 0

@@ -189,12 +189,12 @@ class Trained(NamedTuple):
 
 def trainings() -> Iterator[Trained]:
     """Predicted over published throughput of training: of all runs within one node, and of others with one there."""
-    within: dict[tuple[str, object, str], Trained] = {}
+    within: dict[tuple[str, object, str, str], Trained] = {}
     for run in sorted(read_runs(), key=lambda run: int(run.options["gpus"])):
         predicted = run.predicted()
         if predicted is None:
             continue
-        key = run.name, run.options["resolution"], run.stack.name
+        key = run.name, run.options["resolution"], run.stack.name, run.device_name
         one = Trained(run, log(predicted / run.samples_per_s), within.get(key))
         if one.gpus <= cluster_of(run.cluster).devices_per_node:
             within[key] = one = one._replace(base=None)
@@ -208,7 +208,8 @@ def trained_misses(trained: Iterable[Trained], known: Bands) -> Iterator[tuple[M
     for one in trained:
         where = known.family(one.run.device_name), authors_of(one.run.source)
         if one.base is not None:
-            yield Miss(DATA_PARALLEL, *where, one.error - one.base.error), one.gpus, one.base.gpus
+            if one.run.role != SETS_HOST:  # it sets the host's time together with its base
+                yield Miss(DATA_PARALLEL, *where, one.error - one.base.error), one.gpus, one.base.gpus
         elif one.run.role not in (SETS, SETS_HOST):
             yield Miss(COMPUTE, *where, one.error), 1, 1
 
