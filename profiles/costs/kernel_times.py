@@ -67,8 +67,8 @@ of one of a block's three layer norms."""
 MODULATED_SAVED: Final = 3.0
 """The same of a layer norm without weights of its own, of which a block has two: it is scaled and shifted by what the
 step's embedding gives, and this keeps its output in single precision, too. Sources of both: diffusers,
-``BasicTransformerBlock`` and ``AdaLayerNormZero``. Over 4 blocks torch's MemTracker counts 1 % less than this for PixArt,
-with that total in view, and 2 % more for FLUX."""
+``BasicTransformerBlock`` and ``AdaLayerNormZero``. Over 4 blocks torch's MemTracker counts 1 % less than this for
+PixArt, with that total in view, and 2 % more for FLUX."""
 SINGLE_BYTES: Final = 4.0
 """Bytes of a number in single precision."""
 SAVED_SCORE_BYTES: Final = 6.0
