@@ -166,7 +166,7 @@ def all_parameters_are_resident(point):
             parts = parts_of(point)
             state_bytes /= parts
             if keeps_weights(point):
-                state_bytes += trained * recipe.weight_bytes  # whole gradients in half precision, as DeepSpeed's
+                state_bytes += trained * recipe.weight_bytes  # whole ones in half precision, too
             else:
                 weight_bytes /= parts
         if "weights" not in {buffer.name for buffer in point.plan.resident[device]}:
