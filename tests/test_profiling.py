@@ -26,7 +26,7 @@ FORWARD_MS = (2, 7, 3, 5)
 BACKWARD_MS = (0, 4, 9, 3)
 BETWEEN_MS = 4
 AFTER_MS = 3
-SLACK_S = 0.0015  # of the operators around; a layer mistaken for its neighbour is further off
+SLACK_S = 0.003  # of the operators around; a layer mistaken for its neighbour is further off
 
 
 @pytest.fixture(autouse=True)
