@@ -101,7 +101,8 @@ def add_question(
     add("--model", required=bool(measured), help="a model's name, or a model folder")
     where = f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})"
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
-    usual = " or ".join(dict.fromkeys({"train": DEFAULT_STACK, "sample": SERVED}[task] for task in tasks))
+    stacks = {"train": f"{DEFAULT_STACK} in training", "sample": f"{SERVED} in sampling"}
+    usual = " or ".join(stacks[task] for task in tasks)
     software = f"a software stack's name, or a stack file (default: the runtime's, else {usual})"
     add("--stack", help=software)
     several: Any = {"metavar": "GPUS"} if sweeps else {"type": integer}

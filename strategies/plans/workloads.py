@@ -16,7 +16,7 @@ from strategies.parameters import check_integer, check_options, option
 
 ONE_DRAW, OWN_DRAWS = "iteration", "rank"
 DRAWS: Final = ("runtime", ONE_DRAW, OWN_DRAWS)
-"""Who draws self-conditioning: all ranks at once, each group by itself, or whoever does in a strategy's runtimes."""
+"""Who draws self-conditioning: whoever does in a strategy's runtimes, all ranks at once, or each group by itself."""
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
 AUTO: Final = "auto"
 """No checkpointing, and where a point lacks memory the fastest of ``RELIEF`` that fits."""
@@ -97,8 +97,8 @@ class TrainingWorkload:
     )
     self_conditioning_draw: str = option(
         DRAWS[0],
-        "who draws: each rank, all at once, or as runtimes do: each rank of ddp, zero2, zero3 and fsdp, the stages of"
-        " pipelines at once",
+        "who draws: iteration: all ranks at once; rank: each by itself; runtime: each rank of ddp, zero2, zero3 and"
+        " fsdp, all stages of a pipeline at once",
         choices=DRAWS,
         key="always",
     )
@@ -113,7 +113,7 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = option(
         ONLINE,
-        "online: frozen encoders run; cached: their outputs are loaded; cached:NAMES: those of some, with commas",
+        "online: frozen encoders run; cached: their outputs are loaded; cached:vae_encoder: those of the named",
         key="apart",
         title="frozen outputs {}",
         metavar="WHAT",
@@ -143,13 +143,13 @@ class TrainingWorkload:
     attention: str | None = _attention()
     encoder_precision: str | None = option(
         None,
-        "of encoders in the loop (default: the stack's)",
+        "of frozen encoders that run in training (default: the stack's)",
         choices=CHOICES["encoders"],
         title="encoders in {}",
     )
     iteration_us: int | None = option(
         None,
-        "of the host in an iteration that nothing hides (default: the stack's)",
+        "microseconds of the host in each iteration, which nothing hides (default: the stack's)",
         kind=int,
         least=0,
         most=MAX_ITERATION_US,
