@@ -13,7 +13,7 @@ from profiles.architectures.synthetic import equal_layers_model
 from profiles.errors import DeadlockError, InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
-from sim.api import calibrate, run, schedule, sweep
+from sim.api import calibrate, run, schedule, serve, sweep
 from sim.inputs.experiments import load_experiment
 from sim.launching.launch import launch
 from sim.report.comparisons import compare
@@ -55,6 +55,7 @@ __all__ = [
     "plots",
     "run",
     "schedule",
+    "serve",
     "stacks",
     "strategies",
     "sweep",

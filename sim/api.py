@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -44,9 +44,16 @@ from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
+from sim.outcomes.tasks import SAMPLING
 from sim.report.views import Result, Scaling, Sweep, with_views
+from sim.serving.answers import Serving
+from sim.serving.ask import ask
+from sim.serving.options import ServingOptions
+from sim.serving.service import Asked
 from strategies.orders.whole import order_of
 from strategies.plans.workloads import AUTO, RELIEF
+from strategies.policy import AnyPolicy
+from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
@@ -357,3 +364,57 @@ def schedule(
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
     note = "this is the iteration without the extra forward pass; see --self-conditioning"
     return written(point, order, format, (note,) if len(first) < len(parts) else ())
+
+
+def serve(
+    model: str | Model | None = None,
+    cluster: str | Cluster | Sequence[str | Cluster] | None = None,
+    gpus: int | str | Sequence[int] | None = None,
+    *,
+    strategy: Contenders | None = None,
+    policy: str | AnyPolicy | type[AnyPolicy] | Sequence[Any] | None = None,
+    stack: str | Stack | None = None,
+    measured: NumberSource | None = None,
+    measured_run: RunSource | None = None,
+    runtime: str | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Serving:
+    """Find how to divide GPUs among the requests of a load: replicas and their degrees, batch cap and policy.
+
+    Args:
+        model: a model's name, a model folder, or a model; none with a table of ``service`` times.
+        cluster: a cluster's name, file or value; several are compared.
+        gpus: GPUs of the fleet; of several, such as ``"1-64"``, the fewest that hold the SLO.
+        strategy: samplers of replicas; by default the fastest that draws the exact image.
+        policy: names, with commas or as a list, or policies of one's own.
+        stack: as of ``run``.
+        measured: as of ``sweep``.
+        measured_run: as of ``sweep``.
+        runtime: the name of a runtime that must run all replicas.
+        options: of serving, such as ``rate=2, slo=5``; of the scenario, such as ``steps=28``; and of samplers.
+
+    Raises:
+        InputError: a name is unknown, a value breaks its rule, or the SLO is below the fastest request.
+        InfeasibleError: no plan fits.
+    """
+    own = {item.name for item in fields(ServingOptions)}
+    mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
+    wanted = mine.policy if policy is None else policy
+    if mine.service is not None:
+        given = {"model": model, "cluster": cluster, **options}
+        if extra := [name for name, value in given.items() if value is not None]:
+            raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
+        return ask([], mine, wanted, gpus)
+    names = _contenders(strategy)
+    several = cluster.split(",") if isinstance(cluster, str) else cluster
+    asked: list[Asked] = []
+    for one in several if isinstance(several, list | tuple) else (several,):
+        request = request_of(
+            model, one, 1, {"include": "all", **options}, strategies=names, task=SAMPLING.name, stack=stack,
+            runtime=runtime, arguments=(*ARGUMENTS, *own),
+        )  # fmt: skip
+        scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
+        assert isinstance(scenario, SamplingScenario)
+        held = None if request.names is None else tuple(request.names)
+        asked.append(Asked(scenario, held, request.parameters, runtime))
+    return ask(asked, mine, wanted, gpus)

@@ -14,11 +14,13 @@ from types import ModuleType
 from typing import Any, Final
 
 import strategies.sampling
+import strategies.serving
 import strategies.training
 from profiles.architectures.components import TASKS
 from profiles.errors import InputError, near
 from profiles.names import known_name, unknown_name
 from strategies.parameters import check_option, completed
+from strategies.policy import AnyPolicy
 from strategies.strategy import Sampler, Strategy
 
 GROUP: Final = "diffusim.strategies"
@@ -195,3 +197,22 @@ def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
     """Return a sampler, as ``make`` does."""
     sampler: Sampler = make(name, parameters, "sample")
     return sampler
+
+
+@cache
+def policies() -> Mapping[str, type[AnyPolicy]]:
+    """Return every serving policy by its name, sorted.
+
+    Raises:
+        InputError: one does not say what it is, or two have one name.
+    """
+    classes: dict[str, type[Any]] = {}
+    for info in iter_modules(strategies.serving.__path__, f"{strategies.serving.__name__}."):
+        for _, cls in inspect.getmembers(import_module(info.name), _is_policy):
+            if cls.__module__ == info.name:
+                _add(classes, cls)
+    return dict(sorted(classes.items()))
+
+
+def _is_policy(item: object) -> bool:
+    return inspect.isclass(item) and is_dataclass(item) and issubclass(item, AnyPolicy)

@@ -1,0 +1,1 @@
+"""Serving: requests that arrive, queue and run on a fleet of GPUs."""

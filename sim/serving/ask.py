@@ -1,0 +1,129 @@
+"""Questions about serving made from arguments: policies, classes of requests, numbers of GPUs, and sites."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.errors import InputError, counted, shown, wrong
+from profiles.names import unknown_name
+from sim.serving.answers import Serving, answer
+from sim.serving.inputs import prices_of, read_mix, read_trace, replicas_of, slo_s
+from sim.serving.load import Kind, Trace
+from sim.serving.options import ServingOptions
+from sim.serving.serve import Question, Site, simulated_site, tabled_site
+from sim.serving.service import Asked, frames_of, read_service
+from strategies.policy import AnyPolicy, Shape
+from strategies.registry import policies
+from strategies.sampling_scenario import SamplingScenario
+
+MOST_GPUS: Final = 4096
+"""GPUs of a fleet; as many are simulated in seconds."""
+
+
+def ask(
+    asked: Sequence[Asked],
+    options: ServingOptions,
+    given: Any,  # noqa: ANN401
+    gpus: int | str | Sequence[int] | None,
+) -> Serving:
+    """Return the answer to a question about serving.
+
+    Args:
+        asked: a scenario for each cluster; none where service times are from a table.
+        options: what is asked.
+        given: policies: names with commas, classes or policies.
+        gpus: of the fleet; of several, the fewest that hold the SLO.
+
+    Raises:
+        InputError: a value breaks its rule.
+        InfeasibleError: no plan fits.
+    """
+    one = isinstance(given, str | type) or is_dataclass(given)
+    chosen = [policy for item in ([given] if one else given) for policy in _policies(item)]
+    counts = _counts(gpus, [of.scenario for of in asked])
+    fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
+    if asked:
+        sites, usual = _simulated_sites(asked, options, max(counts))
+        scenario = asked[0].scenario
+        where = f"{fleet} of {', '.join(site.name for site in sites)}, stack {scenario.stack.name}"
+        title = f"{scenario.model.title}, serving on {where}"
+    else:
+        table = read_service(Path(str(options.service)))
+        sites, usual = [tabled_site(table)], next(iter(table.rows))[1]
+        title = f"{table.source}, serving on {fleet}"
+    prices = prices_of(options.price, [site.name for site in sites])
+    for site in sites:
+        site.price = prices[site.name]
+    kinds, trace = _kinds(options, usual, sites[0].alone_s)
+    return answer([Question(site, options, chosen, kinds, trace, counts) for site in sites], title)
+
+
+def _simulated_sites(asked: Sequence[Asked], options: ServingOptions, most: int) -> tuple[list[Site], Shape]:
+    """Return a site for each cluster, with the fastest samplers where most work is, and the usual shape."""
+    scenario = asked[0].scenario
+    workload = scenario.workload
+    usual = Shape(workload.height, workload.width, frames_of(scenario), workload.steps, workload.guidance)
+    kinds, _ = _kinds(options, usual, lambda shape: 1.0)
+    heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
+    return [simulated_site(of, heaviest, _degrees(of.scenario, options, most)) for of in asked], usual
+
+
+def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
+    """Return the policies that an argument names, or is."""
+    if not isinstance(given, str):
+        made = given() if isinstance(given, type) else given
+        if not isinstance(made, AnyPolicy) or not is_dataclass(made):
+            raise InputError(f"`policy` is {shown(given)}, must be a name or a policy: a dataclass")
+        return [made]
+    found: list[AnyPolicy] = []
+    for name in (part.strip() for part in given.split(",")):
+        if name not in policies():
+            raise unknown_name("strategy", name, policies())
+        found.append(policies()[name]())
+    return found
+
+
+def _kinds(
+    options: ServingOptions, usual: Shape, alone: Callable[[Shape], float]
+) -> tuple[tuple[Kind, ...], Trace | None]:
+    """Return the classes of requests, and the trace where one is given."""
+    if options.requests is not None and options.mix is not None:
+        raise InputError("`mix` is given, but `requests` holds the shapes already")
+    if options.requests is not None:
+        return read_trace(Path(options.requests), options.slo, alone)
+    if options.mix is not None:
+        return read_mix(options.mix, usual, options.slo, alone), None
+    return (Kind(1.0, usual, slo_s(options.slo, usual, alone)),), None
+
+
+def _counts(gpus: int | str | Sequence[int] | None, scenarios: Sequence[SamplingScenario]) -> Sequence[int]:
+    """Return the numbers of GPUs of the fleet: here every number of a span.
+
+    Raises:
+        InputError: one is no number above 0.
+    """
+    if gpus is None:
+        return (min((of.cluster.devices_per_node for of in scenarios), default=1),)
+    counts: Sequence[int]
+    if isinstance(gpus, str):
+        low, dash, high = gpus.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
+        counts = range(int(low), int(high or low) + 1)
+    else:
+        counts = tuple(gpus) if isinstance(gpus, Sequence) else (gpus,)
+    if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
+        raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
+    return sorted(set(counts))
+
+
+def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int) -> list[int]:
+    """Return the numbers of GPUs that a replica may have: powers of two of a node, or those asked for."""
+    if options.replicas is not None:
+        return sorted({of for text in options.replicas.split(",") for of in replicas_of(text)})
+    if options.pools is not None:
+        return [1]
+    most = min(most, scenario.cluster.devices_per_node)
+    return [2**k for k in range(most.bit_length())]

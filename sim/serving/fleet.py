@@ -1,0 +1,384 @@
+"""The fleet: a discrete-event simulation of requests that queue, run and move on, on SimPy's clock."""
+
+from bisect import insort
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Final, NamedTuple, Protocol
+
+import simpy
+
+from strategies.policy import ElasticPolicy, Job, Policy, Replica, Run, Shape, Times
+
+PARTS: Final = ("encode", "denoise", "decode")
+"""Parts of a request, in the order in which they run."""
+
+
+class Service(Protocol):
+    """How long things take, from the simulator or from a table."""
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Seconds of a batch on so many GPUs."""
+
+    def handover_s(self, gpus: int, shape: Shape) -> float:
+        """Seconds until a request that moves, or whose GPUs change, goes on."""
+
+
+class Ran(NamedTuple):
+    """What ran where: seconds, GPUs, the numbers of the requests, the part, and the shape."""
+
+    start_s: float
+    end_s: float
+    gpus: tuple[int, ...]
+    jobs: tuple[int, ...]
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas of one number of GPUs each, or elastic GPUs of nodes, that run some parts of each request."""
+
+    replicas: tuple[int, ...]
+    parts: tuple[str, ...] = PARTS
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its replicas."""
+        return sum(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A fleet and how it is run.
+
+    Attributes:
+        pools: in the order in which a request passes through them; usually one that does all.
+        policy: of the pool that denoises; the others serve first come, first served.
+        dispatch: ``shared``: one queue; ``round-robin`` or ``least-loaded``: a queue for each replica.
+        max_batch: requests that may share a batch.
+        batch_wait_s: seconds that the first of a batch waits for others.
+        degrees: GPUs on which an elastic policy may run one request.
+    """
+
+    pools: tuple[Pool, ...]
+    policy: Policy | ElasticPolicy
+    dispatch: str = "shared"
+    max_batch: int = 1
+    batch_wait_s: float = 0.0
+    degrees: tuple[int, ...] = (1,)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(pool.gpus for pool in self.pools)
+
+
+@dataclass(slots=True)
+class Log:
+    """What a run gave: requests as they ended, busy GPU-seconds, and, where it was recorded, what ran where."""
+
+    jobs: list[Job] = field(default_factory=list)
+    busy_gpu_s: float = 0.0
+    ran: list[Ran] = field(default_factory=list)
+    end_s: float = 0.0
+
+
+class _Station:
+    """A pool at work; the ``Fleet`` of its policy."""
+
+    def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
+        self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
+        self.parts = setup.pools[number].parts
+        self.whole = self.parts == PARTS
+        self.service, self.degrees = replay.service, setup.degrees
+        denoises = "denoise" in self.parts
+        self.max_batch = setup.max_batch if denoises else 1
+        self.batch_wait_s = setup.batch_wait_s if denoises else 0.0
+        self.policy = setup.policy if denoises else replay.in_order
+        self.first_gpu = first_gpu
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return float(self.env.now)
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Seconds of a batch on so many GPUs, of the parts that run here."""
+        times = self.service.times(gpus, shape, batch)
+        if self.whole:
+            return times
+        encode, denoise, decode = (part in self.parts for part in PARTS)
+        return Times(encode * times.encode_s, denoise * times.step_s, decode * times.decode_s)
+
+    def left_s(self, gpus: int, job: Job) -> float:
+        """Seconds that the rest of a request takes alone on so many GPUs."""
+        times = self.times(gpus, job.shape)
+        return times.encode_s * job.fresh + job.steps_left * times.step_s + times.decode_s
+
+    def seconds(self, run: Run, gpus: int) -> float:
+        """Seconds of a run: encoders of those that are fresh, its steps, and the decoder of those that end."""
+        first = run.jobs[0]
+        batch = len(run.jobs)
+        if batch == 1:
+            times = self.times(gpus, first.shape)
+            fresh, ends = first.fresh or not self.whole, first.steps_left <= run.steps
+            return times.encode_s * fresh + run.steps * times.step_s + times.decode_s * ends
+        times = self.times(gpus, first.shape, batch)
+        begins = sum(job.fresh for job in run.jobs)
+        ending = sum(job.steps_left <= run.steps for job in run.jobs)
+        encode_s = self.times(gpus, first.shape, begins).encode_s if begins else 0.0
+        decode_s = self.times(gpus, first.shape, ending).decode_s if ending else 0.0
+        return encode_s + run.steps * times.step_s + decode_s
+
+    def begin(self, run: Run, place: object, gpus: Sequence[int]) -> simpy.Event:
+        """Start a run; return the event of its end, until which requests that move there are waited for."""
+        moved = any(job.place not in (None, place) for job in run.jobs)
+        seconds = self.seconds(run, len(gpus))
+        if moved:
+            seconds += self.service.handover_s(len(gpus), run.jobs[0].shape)
+        now = self.env.now
+        for job in run.jobs:
+            if job.start_s == inf:
+                job.start_s = now
+            job.place = place
+        self.log.busy_gpu_s += seconds * len(gpus)
+        if self.replay.recorded:
+            numbers = tuple(job.number for job in run.jobs)
+            self.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, "+".join(self.parts)))
+        return self.env.timeout(seconds)
+
+    def ended(self, run: Run) -> Iterator[Job]:
+        """Pass on the requests of a run that are done here; yield those that are not."""
+        for job in run.jobs:
+            job.steps_left -= run.steps
+            if job.steps_left > 0:
+                job.ready_s = self.env.now
+                yield job
+            else:
+                self.replay.passed(job, self.number)
+
+
+class _Fixed(_Station):
+    """Replicas of fixed size, with one queue for all or one for each."""
+
+    policy: Policy
+
+    def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
+        super().__init__(replay, number, setup, first_gpu)
+        starts = [first_gpu]
+        for gpus in setup.pools[number].replicas:
+            starts.append(starts[-1] + gpus)
+        self.replicas = [Replica(k, gpus) for k, gpus in enumerate(setup.pools[number].replicas)]
+        self.gpus = [range(start, start + of.gpus) for start, of in zip(starts, self.replicas, strict=False)]
+        shared = setup.dispatch == "shared"
+        self.dispatch = setup.dispatch
+        self.queues: list[list[Job]] = [[]] if shared else [[] for _ in self.replicas]
+        self.idle: list[list[Replica]] = [[*self.replicas]] if shared else [[of] for of in self.replicas]
+        self.queue_of = [0 if shared else k for k in range(len(self.replicas))]
+        self.loads = [0] * len(self.queues)
+        self.turn = count()
+        self.ranked = type(self.policy).rank is not Policy.rank
+        self.asked_s = [-1.0] * len(self.queues)
+
+    def submit(self, job: Job) -> None:
+        """Put a request into a queue, and let idle replicas look at it."""
+        match self.dispatch:
+            case "round-robin":
+                at = next(self.turn) % len(self.queues)
+            case "least-loaded":
+                at = min(range(len(self.queues)), key=self.loads.__getitem__)
+            case _:
+                at = 0
+        self.loads[at] += 1
+        self._put(job, at)
+        self._feed(at)
+
+    def _put(self, job: Job, at: int) -> None:
+        if self.ranked:
+            insort(self.queues[at], job, key=lambda of: self.policy.rank(of, self))
+        else:
+            self.queues[at].append(job)
+
+    def _feed(self, at: int) -> None:
+        """Let the idle replicas of a queue start what the policy says."""
+        queue, idle = self.queues[at], self.idle[at]
+        if not queue or not idle:
+            return
+        for replica in idle[:] if len(idle) > 1 else (idle[0],):
+            if not queue:
+                return
+            chosen = self.policy.start(queue, replica, self)
+            if isinstance(chosen, Run):
+                for job in chosen.jobs:
+                    queue.remove(job)
+                idle.remove(replica)
+                end = self.begin(chosen, replica, self.gpus[replica.number])
+                end.callbacks.append(partial(self._end, chosen, replica, at))
+            elif chosen is not None:
+                self._ask_again(at, chosen)
+                return
+
+    def _ask_again(self, at: int, time_s: float) -> None:
+        """Let the policy look at a queue again at a time."""
+        if self.asked_s[at] != time_s:
+            self.asked_s[at] = time_s
+            self.env.timeout(max(0.0, time_s - self.env.now)).callbacks.append(lambda _: self._feed(at))
+
+    def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
+        self.idle[at].append(replica)
+        left = 0
+        for job in self.ended(run):
+            self._put(job, at)
+            left += 1
+        self.loads[at] -= len(run.jobs) - left
+        self._feed(at)
+
+
+class _Elastic(_Station):
+    """GPUs of nodes, of which a policy gives each request as many as it likes; aligned, so that they are neighbours."""
+
+    policy: ElasticPolicy
+
+    def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
+        super().__init__(replay, number, setup, first_gpu)
+        self.nodes: list[set[int]] = []
+        start = first_gpu
+        for gpus in setup.pools[number].replicas:
+            self.nodes.append(set(range(start, start + gpus)))
+            start += gpus
+        self.queue: list[Job] = []
+        self.round_s = self.policy.round_s(self, replay.shapes)
+        self.waits = False
+
+    def submit(self, job: Job) -> None:
+        """Put a request into the queue, and divide the idle GPUs."""
+        self.queue.append(job)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Divide the GPUs now, or at the start of the next round."""
+        if not self.round_s:
+            self._divide()
+        elif not self.waits:
+            self.waits = True
+            behind_s = self.env.now % self.round_s
+            wait_s = self.round_s - behind_s if behind_s > 1e-9 * self.round_s else 0.0
+            self.env.timeout(wait_s).callbacks.append(lambda _: self._divide())
+
+    def _divide(self) -> None:
+        self.waits = False
+        free = sum(map(len, self.nodes))
+        if not self.queue or not free:
+            return
+        for run in sorted(self.policy.divide(self.queue, free, self), key=lambda run: -run.gpus):
+            block = self._block(run.gpus, run.jobs[0].place)
+            if block is None:
+                continue
+            for job in run.jobs:
+                self.queue.remove(job)
+            end = self.begin(run, block, block)
+            end.callbacks.append(partial(self._end, run, block))
+
+    def _block(self, gpus: int, last: object) -> tuple[int, ...] | None:
+        """Take aligned GPUs of one node, if idle those of the last run; None where there are none."""
+        if isinstance(last, tuple) and len(last) == gpus:
+            for node in self.nodes:
+                if node.issuperset(last):
+                    node.difference_update(last)
+                    return last
+        for node in sorted((node for node in self.nodes if len(node) >= gpus), key=len):
+            for start in sorted(node):
+                block = tuple(range(start, start + gpus))
+                if (start - self.first_gpu) % gpus == 0 and node.issuperset(block):
+                    node.difference_update(block)
+                    return block
+        return None
+
+    def _end(self, run: Run, block: tuple[int, ...], _: simpy.Event) -> None:
+        self._node_of(block).update(block)
+        self.queue.extend(self.ended(run))
+        self.queue.sort(key=lambda job: job.number)
+        if self.queue:
+            self._ask()
+
+    def _node_of(self, block: tuple[int, ...]) -> set[int]:
+        sizes = self.replay.setup.pools[self.number].replicas
+        start = self.first_gpu
+        for node, gpus in zip(self.nodes, sizes, strict=True):
+            if block[0] < start + gpus:
+                return node
+            start += gpus
+        raise AssertionError(block)
+
+
+class Replay:
+    """One run of a fleet under some requests; ``run`` gives its log."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        jobs: Iterable[Job],
+        service: Service,
+        in_order: Policy,
+        *,
+        clients: int = 0,
+        until_s: float = inf,
+        recorded: bool = False,
+    ) -> None:
+        self.env, self.log, self.setup, self.service = simpy.Environment(), Log(), setup, service
+        self.in_order, self.recorded, self.until_s = in_order, recorded, until_s
+        jobs = list(jobs)
+        self.shapes = list(dict.fromkeys(job.shape for job in jobs))
+        self.stations: list[_Fixed | _Elastic] = []
+        first_gpu = 0
+        for number, pool in enumerate(setup.pools):
+            elastic = isinstance(setup.policy, ElasticPolicy) and "denoise" in pool.parts
+            self.stations.append((_Elastic if elastic else _Fixed)(self, number, setup, first_gpu))
+            first_gpu += pool.gpus
+        self.waiting = iter(jobs)
+        self.clients = clients
+
+    def run(self) -> Log:
+        """Serve all requests, and return what happened."""
+        if self.clients:
+            for _ in range(self.clients):
+                self._ask_next()
+        else:
+            self.env.process(self._arrive())
+        self.env.run()
+        self.log.end_s = float(self.env.now)
+        return self.log
+
+    def _arrive(self) -> Generator[simpy.Event]:
+        env, submit = self.env, self.stations[0].submit
+        for job in self.waiting:
+            if job.arrival_s > env.now:
+                yield env.timeout(job.arrival_s - env.now)
+            submit(job)
+
+    def _ask_next(self) -> None:
+        """Let a client of a closed loop ask for its next image, while requests are to arrive."""
+        job = next(self.waiting, None) if self.env.now < self.until_s else None
+        if job is not None:
+            job.deadline_s += self.env.now - job.arrival_s
+            job.arrival_s = job.ready_s = float(self.env.now)
+            self.stations[0].submit(job)
+
+    def passed(self, job: Job, station: int) -> None:
+        """Hand a request over to the next pool, or let it be complete."""
+        if station + 1 < len(self.stations):
+            job.steps_left, job.place = job.shape.steps, None
+            after = self.stations[station + 1]
+            move = self.env.timeout(self.service.handover_s(1, job.shape))
+            move.callbacks.append(lambda _: self._hand(job, after))
+            return
+        job.end_s = float(self.env.now)
+        self.log.jobs.append(job)
+        if self.clients:
+            self._ask_next()
+
+    def _hand(self, job: Job, station: "_Fixed | _Elastic") -> None:
+        job.ready_s = float(self.env.now)
+        station.submit(job)

@@ -1,0 +1,137 @@
+"""Load: requests with their arrivals, shapes and SLOs, drawn from a seed or read from a trace."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from profiles.errors import InputError, shown
+from strategies.policy import Job, Shape
+
+MOST_REQUESTS: Final = 2_000_000
+"""Requests of one load; as many take a minute and 2 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of requests: its share of all, what it asks for, and the seconds within which it is to be complete."""
+
+    share: float
+    shape: Shape
+    slo_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests as they arrived: seconds, the index of each one's kind, and the seconds it took, where that is known."""
+
+    arrival_s: tuple[float, ...]
+    kind: tuple[int, ...]
+    latency_s: tuple[float, ...] = ()
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean arrivals a second."""
+        span_s = self.arrival_s[-1] - self.arrival_s[0]
+        return (len(self.arrival_s) - 1) / span_s if span_s else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of some kinds at a rate.
+
+    Attributes:
+        kinds: classes of requests, whose shares add up to 1.
+        rate_per_s: mean arrivals a second; unused in a closed loop.
+        arrivals: ``poisson``, ``gamma:CV`` with the coefficient of variation of gaps, ``uniform``, or ``closed:N``.
+        duration_s: seconds in which requests arrive.
+        seed: of arrivals and of kinds, which are drawn apart, so that plans are compared under the same requests.
+        trace: requests as they arrived, in place of drawn ones; another rate stretches its gaps.
+    """
+
+    kinds: tuple[Kind, ...]
+    rate_per_s: float
+    duration_s: float
+    arrivals: str = "poisson"
+    seed: int = 0
+    trace: Trace | None = None
+
+    def at(self, rate_per_s: float) -> "Load":
+        """The same requests at another rate: gaps are stretched, and as many arrive."""
+        return replace(self, rate_per_s=rate_per_s, duration_s=self.duration_s * self.rate_per_s / rate_per_s)
+
+    @property
+    def clients(self) -> int:
+        """Clients of a closed loop, each of which waits for its answer before it asks again; 0 where it is open."""
+        kind, _, number = self.arrivals.partition(":")
+        return int(number) if kind == "closed" else 0
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield the requests in the order of their arrival; of a closed loop without end, all arriving at 0."""
+        arrivals_s, kinds = self._drawn()
+        shapes = [kind.shape for kind in self.kinds]
+        slos_s = [kind.slo_s for kind in self.kinds]
+        for number, (arrival_s, kind) in enumerate(zip(arrivals_s, kinds, strict=True)):
+            yield Job(number, arrival_s, shapes[kind], arrival_s + slos_s[kind])
+
+    def _drawn(self) -> tuple[Sequence[float], Sequence[int]]:
+        """Return the seconds of arrivals, and the kind of each."""
+        if self.trace is not None:
+            stretch = self.trace.rate_per_s / self.rate_per_s
+            return [at * stretch for at in self.trace.arrival_s], self.trace.kind
+        of_gaps, of_kinds = np.random.SeedSequence(self.seed).spawn(2)
+        count = self._count()
+        shares = np.array([kind.share for kind in self.kinds])
+        kinds = np.random.default_rng(of_kinds).choice(len(shares), size=count, p=shares / shares.sum())
+        if self.clients:
+            return [0.0] * count, kinds.tolist()
+        gaps = self._gaps(np.random.default_rng(of_gaps), count)
+        arrivals = np.cumsum(gaps) / self.rate_per_s
+        there = int(np.searchsorted(arrivals, self.duration_s))
+        return arrivals[:there].tolist(), kinds[:there].tolist()
+
+    def _count(self) -> int:
+        """Return how many requests are drawn: enough for the duration with a margin of eight deviations."""
+        mean = self.rate_per_s * self.duration_s
+        count = int(mean + 8 * self._variation() * mean**0.5 + 16)
+        if count > MOST_REQUESTS:
+            raise InputError(
+                f"`duration` and `rate` are {mean:,.0f} requests, must be at most {MOST_REQUESTS:,}"
+            )
+        return count
+
+    def _variation(self) -> float:
+        """Return the coefficient of variation of the gaps between arrivals."""
+        kind, _, number = self.arrivals.partition(":")
+        return {"poisson": 1.0, "uniform": 0.0}.get(kind, float(number or 1))
+
+    def _gaps(self, draw: np.random.Generator, count: int) -> np.ndarray:
+        """Return gaps between arrivals with a mean of 1."""
+        variation = self._variation()
+        if not variation:
+            return np.ones(count)
+        shape = variation**-2.0  # of a gamma distribution: 1 is the exponential of a Poisson process
+        return draw.gamma(shape, 1 / shape, count)
+
+
+def check_arrivals(text: str) -> None:
+    """Refuse a word that names no process of arrivals.
+
+    Raises:
+        InputError: it does not.
+    """
+    kind, _, number = text.partition(":")
+    rule = "must be poisson, uniform, gamma:CV with a CV from 0.1 to 10, or closed:N with 1 to 10000 clients"
+    try:
+        known = {
+            "poisson": not number,
+            "uniform": not number,
+            "gamma": 0.1 <= float(number or 0) <= 10,
+            "closed": number.isdecimal() and 1 <= int(number) <= 10_000,
+        }.get(kind, False)
+    except ValueError:
+        known = False
+    if not known:
+        raise InputError(f"`arrivals` is {shown(text)}, {rule}")

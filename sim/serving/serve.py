@@ -1,0 +1,330 @@
+"""Answers about serving: plans made, run under one load, and searched for capacity and for the fewest GPUs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+from typing import Any, Final
+
+from profiles.costs.bands import Band
+from profiles.errors import InfeasibleError, wrong
+from sim.outcomes.runs import parameters_of
+from sim.serving.fleet import PARTS, Pool, Replay, Setup
+from sim.serving.inputs import POOLS, pools_of, replicas_of
+from sim.serving.load import Kind, Load, Trace
+from sim.serving.options import REQUESTS, ServingOptions
+from sim.serving.outcomes import Outcome, Plan, outcome_of
+from sim.serving.service import AnyService, Asked, Simulated, Tabled, best_sampler
+from strategies.policy import AnyPolicy, ElasticPolicy, Shape
+from strategies.serving.fcfs import FirstComeFirstServed
+from strategies.strategy import Sampler
+
+CAPS: Final = (2, 4, 8)
+"""Batch caps that are tried where none is given."""
+POINTS: Final = 10
+"""Rates of a curve."""
+WARMUP: Final = 0.1
+"""Share of the duration whose requests are not counted: they meet an empty fleet."""
+EXACT: Final = 0.01
+"""A capacity is found to this share of itself."""
+
+
+@dataclass(slots=True)
+class Site:
+    """A cluster, or a table of service times, on which plans can be made.
+
+    Attributes:
+        name: of the cluster; empty of a table.
+        service: seconds of batches.
+        degrees: numbers of GPUs that a replica can have.
+        samplers: name and parameters of the sampler on each.
+        band: factors on service times between which eight of ten measured ones lie, by GPUs of a replica.
+        per_node: GPUs of a node.
+        price: dollars a GPU-hour.
+    """
+
+    name: str
+    service: AnyService
+    degrees: tuple[int, ...]
+    samplers: Mapping[int, tuple[str, Mapping[str, Any]]]
+    band: Mapping[int, Band]
+    per_node: int
+    price: float | None = None
+
+    def run_s(self, gpus: int, shape: Shape, batch: int = 1) -> float:
+        """Seconds of a batch on so many GPUs; infinite where it does not fit."""
+        try:
+            return self.service.times(gpus, shape, batch).run_s(shape)
+        except InfeasibleError:
+            return inf
+
+    def alone_s(self, shape: Shape) -> float:
+        """Seconds of a request alone on the fewest GPUs on which it fits."""
+        return next((s for s in (self.run_s(gpus, shape) for gpus in self.degrees) if s < inf), inf)
+
+    def fastest_s(self, shape: Shape) -> float:
+        """Seconds of a request alone on the GPUs on which it is the fastest."""
+        return min(self.run_s(gpus, shape) for gpus in self.degrees)
+
+
+def simulated_site(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Site:
+    """Return a cluster with the fastest sampler of a shape on each number of GPUs.
+
+    Raises:
+        InfeasibleError: none fits on any.
+    """
+    cluster = asked.scenario.cluster
+    found = {gpus: best_sampler(asked, shape, gpus) for gpus in degrees}
+    results = {gpus: result for gpus, result in found.items() if result is not None}
+    if not results:
+        sizes = ", ".join(map(str, degrees))
+        words = f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {cluster.name}"
+        raise InfeasibleError(f"{words}, one replica")
+    made = {gpus: (of.source, of.uncertainty.band) for gpus, of in results.items() if of.source is not None}
+    samplers = {
+        gpus: source.strategy for gpus, (source, _) in made.items() if isinstance(source.strategy, Sampler)
+    }
+    return Site(
+        cluster.name,
+        Simulated(asked.scenario, samplers),
+        tuple(samplers),
+        {gpus: (of.name, parameters_of(of)) for gpus, of in samplers.items()},
+        {gpus: band for gpus, (_, band) in made.items()},
+        cluster.devices_per_node,
+    )
+
+
+def tabled_site(table: Tabled) -> Site:
+    """Return the site of a table of service times."""
+    sizes = table.degrees
+    as_is: Mapping[int, tuple[str, Mapping[str, Any]]] = {gpus: ("measured", {}) for gpus in sizes}
+    return Site("", table, tuple(sizes), as_is, dict.fromkeys(sizes, Band()), max(sizes))
+
+
+@dataclass(slots=True)
+class Question:
+    """A question about serving on one site.
+
+    Attributes:
+        site: where.
+        options: what is asked.
+        policies: those to compare.
+        kinds: classes of requests; of a trace those that occur.
+        trace: requests as they arrived.
+        gpus: numbers of GPUs of the fleet: one, or a span of which the fewest that hold are wanted.
+    """
+
+    site: Site
+    options: ServingOptions
+    policies: Sequence[AnyPolicy]
+    kinds: tuple[Kind, ...]
+    trace: Trace | None
+    gpus: Sequence[int]
+    scale: float = 1.0
+    _memory: dict[object, Any] = field(default_factory=dict)
+
+    def plans(self, gpus: int) -> Iterator[tuple[Plan, Setup]]:
+        """Yield the plans on so many GPUs that fit in memory."""
+        for policy in self.policies:
+            for name, pools in self._pools(gpus, policy):
+                for cap in self._caps(policy):
+                    setup = self._setup(pools, policy, cap)
+                    if self.ceiling_per_s(setup) > 0:
+                        yield self._plan(name, setup), setup
+
+    def _pools(self, gpus: int, policy: AnyPolicy) -> Iterator[tuple[str, tuple[Pool, ...]]]:
+        """Yield the ways to divide GPUs into replicas, with their names."""
+        if self.options.pools is not None:
+            stages = pools_of(self.options.pools)
+            sizes = replicas_of(self.options.replicas) if self.options.replicas else (1,) * stages["denoiser"]
+            if sum(sizes) != stages["denoiser"]:
+                raise wrong(
+                    "replicas", f"has {sum(sizes)} GPUs, but `pools` gives denoiser {stages['denoiser']}"
+                )
+            pools = (
+                Pool(sizes if name == "denoiser" else (1,) * n, POOLS[name]) for name, n in stages.items()
+            )
+            yield named(sizes), tuple(pools)
+            return
+        if isinstance(policy, ElasticPolicy):
+            node = min(self.site.per_node, gpus)
+            sizes = (node,) * (gpus // node) + ((gpus % node,) if gpus % node else ())
+            yield f"{gpus} elastic", (Pool(sizes),)
+            return
+        if self.options.replicas is not None:
+            for text in self.options.replicas.split(","):
+                sizes = replicas_of(text)
+                yield named(sizes), (Pool(sizes),)
+            return
+        for degree in self.site.degrees:
+            if count := gpus // degree:
+                yield f"{count}x{degree}", (Pool((degree,) * count),)
+
+    def _caps(self, policy: AnyPolicy) -> Sequence[int]:
+        """Return the batch caps to try."""
+        if not policy.batches:
+            return (1,)
+        return CAPS if self.options.max_batch is None else (self.options.max_batch,)
+
+    def _setup(self, pools: tuple[Pool, ...], policy: AnyPolicy, cap: int) -> Setup:
+        largest = max(max(pool.replicas) for pool in pools)
+        degrees = tuple(gpus for gpus in self.site.degrees if gpus <= largest)
+        return Setup(pools, policy, self.options.dispatch, cap, self.options.batch_wait, degrees)
+
+    def _plan(self, name: str, setup: Setup) -> Plan:
+        degree = max(max(pool.replicas) for pool in setup.pools if "denoise" in pool.parts)
+        degree = max((of for of in self.site.degrees if of <= degree), default=degree)
+        sampler, parameters = self.site.samplers[degree]
+        pools = pools_of(self.options.pools) if self.options.pools else {}
+        return Plan(
+            name, self.site.name, setup.gpus, sampler, parameters, setup.policy.name, setup.max_batch, pools
+        )
+
+    def ceiling_per_s(self, setup: Setup) -> float:
+        """The requests a second that a fleet completes at most, however they are batched; 0 where one does not fit."""
+        rates: list[float] = []
+        for pool in setup.pools:
+            elastic = isinstance(setup.policy, ElasticPolicy)
+            rate = 0.0
+            for gpus in pool.replicas:
+                sizes = [of for of in setup.degrees if of <= gpus] if elastic else [gpus]
+                mean_s = sum(
+                    kind.share
+                    * min(self._least_s(of, kind.shape, setup.max_batch, pool.parts) * of for of in sizes)
+                    for kind in self.kinds
+                )
+                rate += gpus / mean_s
+            rates.append(rate)
+        return min(rates)
+
+    def _least_s(self, gpus: int, shape: Shape, cap: int, parts: tuple[str, ...]) -> float:
+        """Return the least seconds of a replica for a request, in the best batch up to a cap."""
+        key = gpus, shape, cap, parts
+        if key not in self._memory:
+            sizes = {1, *(size for size in CAPS if size < cap), cap}
+            self._memory[key] = min(self._parts_s(gpus, shape, size, parts) / size for size in sizes)
+            if self._parts_s(gpus, shape, cap, parts) == inf:
+                self._memory[key] = inf
+        return float(self._memory[key]) * self.scale
+
+    def _parts_s(self, gpus: int, shape: Shape, batch: int, parts: tuple[str, ...]) -> float:
+        try:
+            times = self.site.service.times(gpus, shape, batch)
+        except InfeasibleError:
+            return inf
+        each = dict(zip(PARTS, (times.encode_s, shape.steps * times.step_s, times.decode_s), strict=True))
+        return sum(each[part] for part in parts)
+
+    def load(self, rate_per_s: float, setup: Setup) -> Load:
+        """The requests of a run at a rate."""
+        options, duration_s = self.options, self.options.duration
+        if self.trace is not None:
+            span_s = len(self.trace.arrival_s) / rate_per_s
+            return Load(self.kinds, rate_per_s, span_s, seed=options.seed, trace=self.trace)
+        if options.arrivals.startswith("closed"):
+            rate_per_s = self.ceiling_per_s(setup) * 1.05
+        duration_s = REQUESTS / rate_per_s if duration_s is None else duration_s
+        return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
+
+    def run(
+        self, plan: Plan, setup: Setup, rate_per_s: float, *, recorded: bool = False, warmup: float = WARMUP
+    ) -> Outcome:
+        """Run a plan at a rate."""
+        load = self.load(rate_per_s, setup)
+        service = self.site.service if self.scale == 1 else self.site.service.scaled(self.scale)
+        replay = Replay(
+            setup, load.jobs(), service, FirstComeFirstServed(),
+            clients=load.clients, until_s=load.duration_s, recorded=recorded,
+        )  # fmt: skip
+        log = replay.run()
+        reached = len(log.jobs) / max(load.duration_s, 1e-12) if load.clients else rate_per_s
+        degree = max(of for of in self.site.degrees if of <= max(max(pool.replicas) for pool in setup.pools))
+        return outcome_of(
+            plan,
+            log,
+            rate_per_s=reached,
+            warmup_s=0.0 if self.trace is not None else warmup * load.duration_s,
+            duration_s=load.duration_s,
+            has_slo=any(kind.slo_s < inf for kind in self.kinds),
+            alone_s={kind.shape: self.scale * self.site.run_s(degree, kind.shape) for kind in self.kinds},
+            ceiling_per_s=self.ceiling_per_s(setup),
+            price=self.site.price,
+            recorded=recorded,
+        )
+
+    def capacity_per_s(self, plan: Plan, setup: Setup) -> float:
+        """The highest rate at which a plan holds the SLO, by bisection under the same draws; 0 where it never does."""
+        share = self.options.slo_share
+        low, high = 0.0, self.ceiling_per_s(setup)
+        while high - low > EXACT * high:
+            middle = (low + high) / 2
+            if self.run(plan, setup, middle).holds(share):
+                low = middle
+            else:
+                high = middle
+            if not low and high < EXACT * self.ceiling_per_s(setup):
+                return 0.0
+        return low
+
+    def scaled(self, factor: float) -> "Question":
+        """The same question where everything takes so many times as long."""
+        return replace(self, scale=self.scale * factor, _memory=self._memory)
+
+    def band(self, plan: Plan) -> Band:
+        """Factors on the service times of a plan between which eight of ten measured ones lie."""
+        sizes = [of for of in self.site.degrees if self.site.samplers[of][0] == plan.strategy]
+        return self.site.band.get(max(sizes, default=1), Band())
+
+    def fewest(self, rate_per_s: float) -> list[Outcome]:
+        """Runs on the fewest GPUs that hold the SLO at a rate, one for each degree, policy and cap that does."""
+        runs = (self._fewest_like(plan, rate_per_s) for plan, _ in self.plans(max(self.gpus)))
+        return [run for run in runs if run is not None]
+
+    def _fewest_like(self, like: Plan, rate_per_s: float) -> Outcome | None:
+        """Return the run of plans like this one on the fewest GPUs that holds, by bisection; None where none does."""
+        counts = [gpus for gpus in self.gpus if self._like(like, gpus) is not None]
+        best: Outcome | None = None
+        first, last = 0, len(counts)
+        while first < last:
+            middle = (first + last) // 2 if best is not None else last - 1
+            found = self._like(like, counts[middle])
+            enough = found is not None and self.ceiling_per_s(found[1]) >= rate_per_s
+            run = self.run(*found, rate_per_s) if found is not None and enough else None
+            if run is not None and run.holds(self.options.slo_share):
+                best, last = run, middle
+            elif best is None:
+                return None
+            else:
+                first = middle + 1
+        return best
+
+    def _like(self, like: Plan, gpus: int) -> tuple[Plan, Setup] | None:
+        """Return the plan on exactly so many GPUs with the degree, policy and cap of another."""
+        key = "like", gpus
+        if key not in self._memory:
+            made = {(kin(plan), setup.gpus): (plan, setup) for plan, setup in self.plans(gpus)}
+            self._memory[key] = made
+        of: Mapping[Any, tuple[Plan, Setup]] = self._memory[key]
+        return of.get((kin(like), gpus))
+
+    def fewest_bound(self, rate_per_s: float) -> int:
+        """GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""
+        least_gpu_s = sum(
+            kind.share
+            * min(
+                of * self._least_s(of, kind.shape, cap, PARTS)
+                for of in self.site.degrees
+                for cap in (1, *CAPS)
+            )
+            for kind in self.kinds
+        )
+        return max(1, ceil(rate_per_s * least_gpu_s))
+
+
+def kin(plan: Plan) -> tuple[str, str, int]:
+    """Return what plans of one degree, policy and cap have in common, on however many GPUs."""
+    return plan.replicas.rpartition("x")[2].rpartition(" ")[2], plan.policy, plan.max_batch
+
+
+def named(sizes: Sequence[int]) -> str:
+    """Return the name of replicas of these numbers of GPUs: 2x4+8x1."""
+    return "+".join(f"{sizes.count(of)}x{of}" for of in dict.fromkeys(sizes))

@@ -1,0 +1,168 @@
+"""The base classes of serving policies: which requests run next, on which GPUs, and for how many denoising steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, NamedTuple, Protocol
+
+
+class Shape(NamedTuple):
+    """What a request asks for: pixels, frames and denoising steps; requests of one shape can share a batch."""
+
+    height: int
+    width: int
+    frames: int
+    steps: int
+    guidance: str = ""
+
+    @property
+    def words(self) -> str:
+        """Width and height, frames and steps, as tables show them."""
+        sides = f"{self.width}x{self.height}" if self.width != self.height else str(self.width)
+        return f"{sides}{f' x {self.frames} frames' if self.frames > 1 else ''}, {self.steps} steps"
+
+
+class Times(NamedTuple):
+    """Seconds of a batch: of its text encoders, of one denoising step, and of its decoder."""
+
+    encode_s: float
+    step_s: float
+    decode_s: float
+
+    def run_s(self, shape: Shape) -> float:
+        """Seconds from the encoders to the image."""
+        return self.encode_s + shape.steps * self.step_s + self.decode_s
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request in the fleet, and what is left of it.
+
+    Attributes:
+        number: of the request, in the order of arrival.
+        deadline_s: when it is to be complete; infinite where it has no SLO.
+        steps_left: denoising steps that were not run; none before its encoders ran either.
+        place: the replica, or the GPUs, on which it ran last.
+        ready_s: when it came into its queue, or back.
+        start_s: when it first ran.
+        end_s: when it was complete.
+    """
+
+    number: int
+    arrival_s: float
+    shape: Shape
+    deadline_s: float = inf
+    steps_left: int = 0
+    place: object = None
+    ready_s: float = 0.0
+    start_s: float = inf
+    end_s: float = inf
+
+    def __post_init__(self) -> None:
+        self.steps_left, self.ready_s = self.shape.steps, self.arrival_s
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing of it ran yet."""
+        return self.start_s == inf
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """GPUs that hold the whole model and run one batch at a time."""
+
+    number: int
+    gpus: int
+
+
+class Run(NamedTuple):
+    """Requests of one shape that run as a batch for some denoising steps, on so many GPUs where these are elastic."""
+
+    jobs: Sequence[Job]
+    steps: int
+    gpus: int = 0
+
+
+class Fleet(Protocol):
+    """What a policy may ask: the time, and how long things take."""
+
+    @property
+    def max_batch(self) -> int:
+        """Requests that may share a batch."""
+
+    @property
+    def batch_wait_s(self) -> float:
+        """Seconds that the first of a batch waits for others."""
+
+    @property
+    def degrees(self) -> Sequence[int]:
+        """Numbers of GPUs on which a request can run."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Seconds of a batch on so many GPUs."""
+
+    def left_s(self, gpus: int, job: Job) -> float:
+        """Seconds that the rest of a request takes alone on so many GPUs."""
+
+
+class Policy(ABC):
+    """Chooses what an idle replica runs; its fields are its parameters.
+
+    Attributes:
+        name: the name that selects it.
+        summary: its description, in a line, with its source: a paper, or a program and its version.
+        batches: whether it forms batches, so that several caps are worth a look.
+        work_conserving: whether no replica idles beside a request that could run there.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    batches: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
+
+    def rank(self, job: Job, fleet: Fleet) -> float:
+        """Return the key that orders a queue; requests of one key keep the order in which they came."""
+        return 0.0
+
+    @abstractmethod
+    def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | float | None:
+        """Return what an idle replica runs next; None for nothing, or the time at which to ask again.
+
+        Args:
+            queue: requests that wait, by rank; at least one. What runs is taken out of it.
+            replica: the idle replica.
+            fleet: the time, and how long things take.
+        """
+
+
+class ElasticPolicy(ABC):
+    """Divides all GPUs of a node anew at each arrival and each end, or, with rounds, at the start of each round."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    batches: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = False
+
+    def round_s(self, fleet: Fleet, shapes: Sequence[Shape]) -> float:
+        """Return the seconds of a round; 0 where there are none."""
+        return 0.0
+
+    @abstractmethod
+    def divide(self, queue: Sequence[Job], free: int, fleet: Fleet) -> Sequence[Run]:
+        """Return what starts now on some of the free GPUs, on degrees of the fleet.
+
+        Args:
+            queue: requests that wait, in the order of their arrival.
+            free: GPUs that are idle.
+            fleet: the time, and how long things take.
+        """
+
+
+AnyPolicy = Policy | ElasticPolicy

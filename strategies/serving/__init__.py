@@ -1,0 +1,1 @@
+"""Serving policies: one file each, found as strategies are."""
