@@ -1,6 +1,6 @@
 """Questions about serving made from arguments: policies, classes of requests, numbers of GPUs, and sites."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from math import prod
 from pathlib import Path
@@ -26,7 +26,7 @@ def ask(
     asked: Sequence[Asked],
     options: ServingOptions,
     given: Any,  # noqa: ANN401
-    gpus: int | str | Sequence[int] | None,
+    gpus: int | str | Iterable[int] | None,
 ) -> Serving:
     """Return the answer to a question about serving.
 
@@ -98,7 +98,7 @@ def _kinds(
     return (Kind(1.0, usual, slo_s(options.slo, usual, alone)),), None
 
 
-def _counts(gpus: int | str | Sequence[int] | None, scenarios: Sequence[SamplingScenario]) -> Sequence[int]:
+def _counts(gpus: int | str | Iterable[int] | None, scenarios: Sequence[SamplingScenario]) -> Sequence[int]:
     """Return the numbers of GPUs of the fleet: here every number of a span.
 
     Raises:
@@ -113,7 +113,7 @@ def _counts(gpus: int | str | Sequence[int] | None, scenarios: Sequence[Sampling
             raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
         counts = range(int(low), int(high or low) + 1)
     else:
-        counts = tuple(gpus) if isinstance(gpus, Sequence) else (gpus,)
+        counts = (gpus,) if isinstance(gpus, int) else tuple(gpus)
     if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
         raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
     return sorted(set(counts))
