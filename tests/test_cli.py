@@ -103,7 +103,7 @@ def test_the_help_of_a_strategy_shows_only_what_applies(tell):
         code, text, _ = tell("run", "--strategy", name, "--help")
         assert code == 0
         assert all(f"--{key.replace('_', '-')} " in text for key in asdict(make(name, {})))
-        for flag in ("--memory-recipe", "--self-conditioning", "32 per GPU"):
+        for flag in ("--memory-recipe", "--self-conditioning", "of all GPUs together"):
             assert (flag in text) == (name in all_strategies())
         assert "--resolution PIXELS" in text
 

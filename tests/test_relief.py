@@ -69,6 +69,11 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert json.loads(capsys.readouterr().out)["iteration_s"] == verdict.best.iteration_s
 
 
+def test_a_sweep_of_training_takes_by_default_the_batch_that_the_model_is_trained_with():
+    batches = {name: start_sweep(name, gpus=64).scenario.workload.batch_size for name in ("sd21", "flux-dev")}
+    assert batches == {"sd21": 2048, "flux-dev": 128}
+
+
 def test_only_sweeps_of_training_try_again():
     assert start_sweep("pixart", gpus=2, steps=2).relief == ()
     assert start_sweep("pixart", gpus=2, checkpointing="auto").relief == ("block", "selective")

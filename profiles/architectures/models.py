@@ -28,7 +28,7 @@ GUIDANCES: Final = ("batch", "none", "embedded")
 MAX_SIDE: Final = 65536
 """Pixels of the longest side of an image."""
 MAX_FRAMES: Final = 65536
-COUNTS: Final = ("height", "width", "multiple", "largest", "frames", "frame_step", "steps")
+COUNTS: Final = ("height", "width", "multiple", "largest", "frames", "frame_step", "steps", "samples_per_gpu")
 """Fields of a model that are at least 1."""
 
 
@@ -54,6 +54,8 @@ class Model:
         resized_from: height and width of its files, where it is at another resolution.
         frames_from: frames of its files, where it has others.
         steps: denoising steps to which it was distilled; None where it was not.
+        samples_per_gpu: what a GPU trains on by default in an iteration.
+        samples_source: who trains it so; empty where its file does not say.
     """
 
     name: str
@@ -73,6 +75,8 @@ class Model:
     resized_from: tuple[int, int] | None = None
     steps: int | None = None
     frames_from: int | None = None
+    samples_per_gpu: int = 32
+    samples_source: str = ""
 
     @property
     def draws_videos(self) -> bool:
@@ -219,7 +223,8 @@ def read_model(folder: Path) -> Model:
         raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")
     reference = table.table("reference")
-    components = _read_components(table)
+    components, training = _read_components(table), table.table("training", {})
+    frames = reference.integer("frames", 1, minimum=1)
     model = Model(
         name=table.text("name"),
         title=table.text("title"),
@@ -232,10 +237,13 @@ def read_model(folder: Path) -> Model:
         anchors=read_anchors(folder / "anchors.csv"),
         multiple=reference.integer("multiple", 1, minimum=1),
         largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
-        frames=reference.integer("frames", 1, minimum=1),
+        frames=frames,
         frame_step=reference.integer("frame_step", 1, minimum=1),
         steps=table.integer("steps", minimum=1) if "steps" in table else None,
+        samples_per_gpu=training.integer("samples_per_gpu", 32 if frames == 1 else 1, minimum=1),
+        samples_source=training.text("source") if "training" in table else "",
     )
+    training.finish()
     _check_reference(reference, model)
     reference.finish()
     table.finish()

@@ -145,7 +145,8 @@ def _show(options: argparse.Namespace, answer: Scaling) -> int:
     """Plot and print the answer."""
     from sim.report import rankings, scalings
 
-    chosen, remark = answer.chosen, _task_words(options, answer.chosen)
+    chosen = answer.chosen
+    remark = "; ".join(filter(None, (_task_words(options, chosen), _batch_words(options, chosen))))
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
         _draw(options, answer, remark)
@@ -199,6 +200,15 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     if sampled_on(scenario.model) is None:
         return ""
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
+
+
+def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:
+    """Return a remark on the batch of a GPU in training, where it is the model's; else empty."""
+    model = sweep.scenario.model
+    if sweep.scenario.task != "train" or options.batch_size is not None or not model.samples_source:
+        return ""
+    each = f"{counted(model.samples_per_gpu, 'sample')} per GPU ({model.samples_source})"
+    return f"{each}; --batch-size asks about another batch"
 
 
 def _incomplete(options: argparse.Namespace, answer: Scaling) -> Path:

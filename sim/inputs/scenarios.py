@@ -20,9 +20,7 @@ from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import SAMPLING, TASKS
 from strategies.parameters import check_integer, completed, options_of
 from strategies.plans.workloads import (
-    DEFAULT_BATCH_PER_GPU,
     SEQUENTIAL,
-    VIDEOS_PER_GPU,
     SamplingWorkload,
     TrainingWorkload,
 )
@@ -213,8 +211,7 @@ def scenario_of(request: Request) -> AnyScenario:
     batch_size = request.options.get("batch_size")
     scenario: AnyScenario
     if task == "train":
-        each = DEFAULT_BATCH_PER_GPU if model.frames == 1 else VIDEOS_PER_GPU
-        batch = _integer("batch_size", batch_size, each * gpus)
+        batch = _integer("batch_size", batch_size, model.samples_per_gpu * gpus)
         height, width = sides_of(options.get("resolution", (model.width, model.height)))
         options |= {"resolution": in_words(height, width)} if "resolution" in options else {}
         workload = TrainingWorkload(gpus, batch, **options)

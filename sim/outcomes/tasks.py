@@ -61,7 +61,7 @@ TRAINING: Final = Task(
     "training",
     "trains",
     TrainingWorkload,
-    "samples of all GPUs together (default: 32 per GPU; of videos 1)",
+    "samples of all GPUs together (default: what a GPU of this model trains with: `sim models`)",
     ("throughput", "latency", "memory", "pareto"),
     {"step_s": "iteration_s", "iteration_s": "iteration_s", "samples_per_s": "samples_per_s"},
     "iteration",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 TABLES: Final[Mapping[str, str]] = {
-    "models": "name component trainable layers parameters skips measured_on sampled_on",
+    "models": "name component trainable layers parameters sampled_on samples_per_gpu skips measured_on",
     "clusters": "name device devices_per_node max_nodes intra_node_kind intra_node_bandwidth_bytes_per_s"
     " inter_node_kind inter_node_bandwidth_bytes_per_s",
     "devices": "name memory_bytes rates_conv_flop_per_s rates_matmul_flop_per_s rates_attention_flop_per_s"
@@ -110,7 +110,7 @@ def sampled_on(model: Model) -> str | None:
 def model_facts(model: Model) -> dict[str, Any]:
     """Return the facts of a model and its components."""
     return {
-        **{key: getattr(model, key) for key in ("name", "title", "source", "guidance")},
+        **{key: getattr(model, key) for key in ("name", "title", "source", "guidance", "samples_per_gpu")},
         "sampled_on": sampled_on(model),
         "components": [
             {
@@ -175,7 +175,7 @@ def _component_rows() -> Iterator[dict[str, Any]]:
     for model in map(load_model, model_names()):
         facts = model_facts(model)
         for component, values in zip(model.components, facts.pop("components"), strict=True):
-            yield {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")} | {
+            yield {name: facts[name] for name in facts} | {
                 **{"component": component.name, "tasks": ", ".join(component.tasks)},
                 **{name: value for name, value in values.items() if name != "name"},
             }

@@ -26,9 +26,6 @@ RELIEF: Final = ("block", "selective")
 of video models. The second is faster where it fits."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 ONLINE, CACHED = "online", "cached"
-DEFAULT_BATCH_PER_GPU: Final = 32
-VIDEOS_PER_GPU: Final = 1
-"""Default batch per GPU of a model of videos, as training on one video takes a GPU seconds."""
 EMBEDDED: Final = "embedded"
 SEQUENTIAL: Final = "sequential"
 GUIDANCES: Final = ("none", EMBEDDED, "batch", SEQUENTIAL, "parallel")

@@ -116,7 +116,8 @@ def _model_text(name: str, model: ModelCount) -> str:
         reference["largest"] = architecture.largest
     if architecture.frames > 1:
         reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
-    values |= {"reference": reference, "components": list(map(_component, components))}
+    training = {"training": architecture.training} if architecture.training else {}
+    values |= {"reference": reference, **training, "components": list(map(_component, components))}
     named = [(count.spec.name, count) for count in components]
     values["skips"] = [
         {"component": of, "source": source, "target": target}
