@@ -19,8 +19,7 @@ from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
-from profiles.software.levers import HALF, device_in, load_levers, products_in_fp8
-from profiles.software.recipes import FROZEN_WEIGHT_BYTES
+from profiles.software.levers import HALF, device_in, load_levers, products_in, weight_bytes
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
 from strategies.scenario import Same, Scene, check_kinds, model_of_task
@@ -67,7 +66,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         if self.workload.encoders == "offloaded" or self.workload.swapped:
             _ = self.host_side
         if self.workload.precision != HALF:
-            products_in_fp8(self.cluster.device)
+            products_in(self.workload.precision, self.cluster.device)
         if self.workload.guidance == EMBEDDED != self.model.guidance:
             others = ", ".join(guidance for guidance in GUIDANCES if guidance != EMBEDDED)
             takes = f"{self.model.name} takes no guidance scale as an input; choose from {others}"
@@ -90,8 +89,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         return self._costs()
 
-    def _costs(self, factor: float | None = None) -> TaskCosts:
-        """Times of the layers where products in a smaller precision are faster by a factor."""
+    def _costs(self, pace: float = 1.0) -> TaskCosts:
+        """Times of the layers where products in a smaller precision take a factor of their law's seconds."""
         device, workload = self.cluster.device, self.workload
         return TaskCosts(
             self.model,
@@ -100,7 +99,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
             workload.width,
             self.slowed_stack,
             calibration=self.calibration,
-            backbone_device=device_in(device, workload.precision, factor),
+            backbone_device=device_in(device, workload.precision, pace),
         )
 
     @property
@@ -144,7 +143,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def weight_bytes(self) -> float:
         """Bytes of a parameter of the backbone."""
-        return FROZEN_WEIGHT_BYTES if self.workload.precision == HALF else load_levers().weight_bytes
+        return weight_bytes(self.workload.precision)
 
     @cached_property
     def exchanged_share(self) -> float:
@@ -153,11 +152,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @cached_property
     def band(self) -> Band:
-        """Factors on the seconds of a step between which the measured factors on products leave them."""
+        """Factors on the seconds of a step between which the measured products leave them."""
         if self.workload.precision == HALF:
             return Band()
-        products = products_in_fp8(self.cluster.device)
-        variants = self.costs, self._costs(products.high), self._costs(products.low)
+        products = products_in(self.workload.precision, self.cluster.device)
+        variants = self.costs, self._costs(products.low), self._costs(products.high)
         usual_s, low_s, high_s = (float(of.components[self.backbone_index].gpu_s(1).sum()) for of in variants)
         return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))
 

@@ -18,6 +18,7 @@ from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
 from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
+from profiles.software.levers import HALF, products_in
 from profiles.software.reserved import room_bytes
 from profiles.software.stacks import UNFUSED, Stack, load_stack
 from strategies.parameters import named_options, titles
@@ -227,7 +228,9 @@ class Scenario(Scene[TrainingWorkload]):
     """
 
     task: ClassVar[str] = "train"
-    of_costs: ClassVar[tuple[str, ...]] = ("trainable", "resolution", "frames", "text_tokens", *OF_STACKS)
+    of_costs: ClassVar[tuple[str, ...]] = (
+        "trainable", "resolution", "frames", "text_tokens", "precision", *OF_STACKS,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
@@ -250,7 +253,7 @@ class Scenario(Scene[TrainingWorkload]):
         _ = self.costs
 
     def _check_own_options(self) -> None:
-        """Refuse what a model or a stack cannot have, and what nobody knows: a device's link to its host."""
+        """Refuse what a model, a stack or a device cannot have, and what nobody knows: a device's link to its host."""
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
         if self.workload.checkpointing == "selective" and self.stack.attention == UNFUSED:
@@ -259,6 +262,8 @@ class Scenario(Scene[TrainingWorkload]):
             )
         if self.workload.offload != "none":
             _ = self.host_side
+        if self.workload.precision != HALF:
+            products_in(self.workload.precision, self.cluster.device)
         there = [
             self.model.components[i].name for i in self.model.frozen if self.model.components[i].cacheable
         ]
@@ -270,7 +275,13 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device, self.slowed_stack, calibration=self.calibration)
+        return ModelCosts(
+            self.model,
+            self.cluster.device,
+            self.slowed_stack,
+            calibration=self.calibration,
+            precision=self.workload.precision,
+        )
 
     def step_s(self, parameters: float) -> float:
         """Seconds of the optimizer's step on so many parameters of a GPU, on the GPU or on its host."""

@@ -150,7 +150,7 @@ KINDS = {
 """Files, and a command line that reads each."""
 ELSEWHERE = ("has no rates of its own, and ", "are required: ", "must be given",
     " does not run it: ", ", but of models it has ",
-    "no runtime is known that starts this ", " has no factor on products in fp8")  # fmt: skip
+    "no runtime is known that starts this ", " has no measured products in ")  # fmt: skip
 """Words of refusals by files that are right, and ask for what cannot be."""
 
 

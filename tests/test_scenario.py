@@ -107,6 +107,7 @@ WORKLOADS = {
         "offload": lambda _: "optimizer",
         "frames": lambda _: 1,
         "attention": lambda _: "unfused",
+        "precision": lambda _: "fp8",
         "encoder_precision": lambda _: "float32",
         "iteration_us": lambda _: 1000,
         "text_tokens": lambda _: None,

@@ -64,8 +64,11 @@ def _call(name: str, options: argparse.Namespace) -> object:
             from validate.fitting.anchors import report_anchors as run
         case "efficiencies":
             from validate.fitting.efficiencies import report_efficiencies as run
-        case "fit-kernels":
-            from validate.fitting.kernels.report import report_kernels as run
+        case "fit-kernels" | "fit-precisions":
+            from validate.fitting import precisions
+            from validate.fitting.kernels import report as kernels
+
+            run = kernels.report_kernels if name == "fit-kernels" else precisions.run_precisions
         case _:
             from validate.fitting.collective_files import report_collectives as run
     return run(options)

@@ -20,7 +20,8 @@ from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND
 from profiles.architectures.shares import Share
 from profiles.costs.layer_times import LayerTimes
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws, Smaller
+from profiles.software.levers import CAST_OPERATORS
 from profiles.software.stacks import UNFUSED, Stack
 from profiles.units import FloatArray
 
@@ -120,11 +121,15 @@ class KernelTimes(LayerTimes):
         self._adapters: KernelTimes | None = None
         if training and component.adapters:  # frozen weights lie there in half precision
             self._stack = replace(self._stack, cast_weights=False)
+            half = replace(laws, smaller=None)
             self._adapters = KernelTimes(
-                component.of_adapters, laws, stack, extent, training=True, biased=False
+                component.of_adapters, half, stack, extent, training=True, biased=False
             )
         self._norms_in_single = self._task == "train" and self._stack.norms == "float32"
         self._casts_weights = self._task == "train" and self._stack.cast_weights
+        self._casts = np.zeros_like(self._passed)
+        if training and laws.smaller is not None:
+            self._casts = self._sum(Share(), self._cast_once, ("matmul",))
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
@@ -220,10 +225,17 @@ class KernelTimes(LayerTimes):
                 total = total + value(group, shapes) @ group.counts.T
         return total
 
+    @staticmethod
+    def _cast_once(group: KernelGroup, shapes: Shapes) -> FloatArray:
+        """Tensors of activations, or of their gradients, that are cast to fewer bits for each product."""
+        covered = Smaller.covers(shapes.heads, shapes.m, shapes.n, shapes.k)
+        return np.where(shapes.weight_bytes > 0, covered, 0.0)
+
     @property
     def _operators(self) -> FloatArray:
         """Operators that the host dispatches for each layer."""
-        base = self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
+        weights = WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
+        base = np.asarray(self._table.operators + weights + CAST_OPERATORS * self._casts)
         return base if self._adapters is None else base + self._adapters._operators
 
     @staticmethod

@@ -26,6 +26,8 @@ from profiles.costs.kernel_times import KernelTimes
 from profiles.costs.layer_times import LayerTimes, LumpedTimes, MeasuredTimes, rates_of
 from profiles.errors import InputError
 from profiles.machines.devices import Device
+from profiles.machines.laws import ELEMENT_BYTES, Smaller
+from profiles.software.levers import HALF, device_in
 from profiles.software.recipes import MemoryRecipe
 from profiles.software.stacks import Shares, Stack, load_stack
 from profiles.units import FloatArray
@@ -265,6 +267,7 @@ class ModelCosts(TaskCosts):
         device: the device.
         stack: of the software; by default ``eager``.
         calibration: of all compute.
+        precision: of the matrix products of the backbones.
     """
 
     def __init__(
@@ -274,11 +277,22 @@ class ModelCosts(TaskCosts):
         stack: Stack | None = None,
         *,
         calibration: Calibration = UNSCALED,
+        precision: str = HALF,
     ) -> None:
         of = load_stack() if stack is None else stack
-        super().__init__(model, device, model.height, model.width, of, training=True, calibration=calibration)
+        smaller = device_in(device, precision)
+        super().__init__(
+            model,
+            device,
+            model.height,
+            model.width,
+            of,
+            training=True,
+            calibration=calibration,
+            backbone_device=smaller,
+        )
         half = replace(of, cast_weights=False)
-        self._of_half = partial(ModelCosts, model, device, half, calibration=calibration)
+        self._of_half = partial(ModelCosts, model, device, half, calibration=calibration, precision=precision)
         used = _stack_on(device, of)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
@@ -286,11 +300,26 @@ class ModelCosts(TaskCosts):
         self._traffic, self._bytes_per_s = OPTIMIZER_TRAFFIC[used.optimizer], 0.0
         if device.laws is not None:
             self._bytes_per_s = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
+        laws = smaller.laws
+        self._smaller = laws.smaller if laws else None
+        self._cast_share = _cast_share(model) if self._smaller else 0.0
 
     @cached_property
     def of_half_weights(self) -> "ModelCosts":
         """These costs where weights lie in half precision, so that no pass casts them."""
         return self._of_half()
+
+    @property
+    def cast_weight_bytes(self) -> float:
+        """Bytes for each trained parameter of weights in fewer bits, kept along rows and along columns."""
+        return 2 * self._cast_share * self._smaller.element_bytes if self._smaller else 0.0
+
+    def cast_s(self, parameters: float) -> float:
+        """Seconds in which weights are cast to fewer bits, once a step; frozen ones were cast before."""
+        if self._smaller is None:
+            return 0.0
+        moved = self._smaller.cast_bytes + self._smaller.element_bytes
+        return self.calibration.factor * self._cast_share * parameters * moved / self._bytes_per_s
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
@@ -313,6 +342,19 @@ def _tensors(model: Model) -> tuple[int, int]:
                     kernel.count for kernel in with_weights
                 )
     return tensors, parameters
+
+
+def _cast_share(model: Model) -> float:
+    """Share of a model's trained parameters that are weights of products in fewer bits; none of adapters."""
+    cast = trained = 0.0
+    for component in model.components:
+        for layer, kernels in zip(component.layers, component.kernels, strict=False):
+            if layer.trained_parameters and not component.adapters:
+                trained += layer.trained_parameters
+                weights = (of for of in kernels if of.kind == "matmul" and of.weight_bytes)
+                covered = (of for of in weights if Smaller.covers(*np.array([[1], [of.m], [of.n], [of.k]])))
+                cast += sum(of.count * of.weight_bytes / ELEMENT_BYTES for of in covered)
+    return cast / trained if trained else 0.0
 
 
 def published(model: Model, device: Device, pixels: int) -> Calibration:

@@ -26,6 +26,9 @@ HEAD_DIMS: Final = np.array([32.0, 64.0, 96.0, 128.0, 192.0, 256.0])
 """Fused attention exists for these head dimensions; others are padded to the next (FlashAttention-2)."""
 WIDE_CHANNELS: Final = 128.0
 """Channels from which a head may have a kernel of its own."""
+SCALED_SIDE: Final = 32
+"""Fewest rows, outputs and inputs of a product in fewer bits: the numbers that share a scale in mxfp8 (OCP Microscaling
+Formats 1.0, section 5.2)."""
 BACKWARD_FLOP: Final = 2.5
 """Attention's backward pass makes five products for the forward pass's two (FlashAttention, section 3)."""
 BACKWARD_KERNELS: Final = 3
@@ -198,31 +201,38 @@ class MemoryLaw:
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """Matrix products in fewer bits than half precision, of the shapes that were measured; others stay as they are.
+    """Matrix products in fewer bits than half precision: of one matrix each, whose sides all fill a block of scales.
+
+    A product casts its first operand, activations or their gradient, which lies in half precision; the other was cast
+    before. The gradient of a weight takes operands that were cast along their rows along their columns.
 
     Attributes:
-        factor: seconds in half precision over those in fewer bits.
-        rows: fewest rows.
-        least_side: fewest outputs, and inputs.
-        most_side: most outputs, and inputs.
-        cast_bytes: bytes moved per element of the activations that are cast before the product.
+        law: of such a product without what grows with the cast.
+        element_bytes: of a number with its part of a scale.
+        cast_bytes: what a pointwise kernel moves in the time in which an element is cast, scale and all.
+        pace: seconds over those of the law.
     """
 
-    factor: float
-    rows: float
-    least_side: float
-    most_side: float
+    law: ProductLaw
+    element_bytes: float
     cast_bytes: float
+    pace: float = 1.0
 
-    def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-        """Return whether products were measured: one matrix each, no batch of heads."""
-        inside = (np.minimum(n, k) >= self.least_side) & (np.maximum(n, k) <= self.most_side)
-        return np.asarray((heads == 1) & (m >= self.rows) & inside)
+    @staticmethod
+    def covers(heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+        """Return whether products run in fewer bits."""
+        return np.asarray((heads == 1) & (np.minimum(np.minimum(m, n), k) >= SCALED_SIDE))
+
+    def cast_to(self, part: KernelPart, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+        """Bytes that a pointwise kernel moves in the time of the casts of a part."""
+        if part == "weight":
+            return self.element_bytes * m * (n + k)
+        return self.cast_bytes * m * (k if part == "forward" else n)
 
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """Laws of a device, one for each class of kernels; ``smaller``: what forward products gain in fewer bits."""
+    """Laws of a device, one for each class of kernels; ``smaller``: of matrix products in fewer bits."""
 
     matmul: ProductLaw
     conv: ProductLaw
@@ -246,12 +256,16 @@ class Laws:
         """Seconds of ``heads`` products of m x k by k x n, or of the products of one of their gradients."""
         heads, m, n, k = _floats(heads, m, n, k)
         moved = ELEMENT_BYTES * heads * (m * k + k * n + m * n)
-        shape = {"forward": (m, n, k), "data": (m, k, n), "weight": (n, k, m)}
-        seconds = _factor(self.matmul, part) * self.matmul.seconds(heads, *shape[part], moved)
-        if self.smaller is None or part != "forward":
+        shape = {"forward": (m, n, k), "data": (m, k, n), "weight": (n, k, m)}[part]
+        factor, smaller = _factor(self.matmul, part), self.smaller
+        seconds = factor * self.matmul.seconds(heads, *shape, moved)
+        if smaller is None:
             return seconds
-        cast_s = self.memory.seconds("pointwise", self.smaller.cast_bytes * m * k)
-        return np.where(self.smaller.covers(heads, m, n, k), seconds / self.smaller.factor + cast_s, seconds)
+        rows, columns, inner = shape
+        moved = smaller.element_bytes * inner * (rows + columns) + ELEMENT_BYTES * rows * columns
+        cast_s = smaller.cast_to(part, m, n, k) / self.memory.pointwise_bytes_per_s
+        faster_s = smaller.pace * (factor * smaller.law.seconds(heads, *shape, moved) + cast_s)
+        return np.where(smaller.covers(heads, m, n, k), faster_s, seconds)
 
     def conv_s(
         self,

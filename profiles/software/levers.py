@@ -1,32 +1,62 @@
-"""Levers: what sampling gains from fewer steps, fewer bits and smaller exchanges, as factors from published rows.
+"""Levers: fewer bits, fewer steps and smaller exchanges, as laws and factors from measured and published rows.
 
-Their effect on image quality is not modelled. ``levers.toml`` holds factors and sources.
+Their effect on image quality is not modelled. ``levers.toml`` holds numbers and sources.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown, wrong
 from profiles.machines.devices import Device
-from profiles.machines.laws import Smaller
+from profiles.machines.laws import Laws, Smaller
 from profiles.parsing import parse_toml
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
+from profiles.units import MICROSECOND
 
 LEVERS: Final = Path(__file__).parents[1] / "levers.toml"
 HALF: Final = "half"
 FP8: Final = "fp8"
-PRECISIONS: Final = (HALF, FP8)
+SMALLER: Final = (FP8, "mxfp8", "nvfp4")
+PRECISIONS: Final = (HALF, *SMALLER)
+EXCHANGED: Final = (HALF, FP8)
+"""Precisions of what Ulysses exchanges."""
+CAST_OPERATORS: Final = 11
+"""Operators that the host dispatches to cast a tensor with its scale. PyTorch's dispatcher counts as many in each cast
+of torchao 0.18.0 (float8, scales per tensor): magnitude, maximum, four conversions, two clamps, two products, a
+reciprocal. Engines for sampling have one of their own."""
 
 
-class Factor(NamedTuple):
-    """Ratio of the seconds of products in half precision to those in fp8, with 10 and 90 % quantiles over shapes."""
+class Products(NamedTuple):
+    """Matrix products in fewer bits on a device, over its own law in half precision.
 
-    factor: float
-    low: float
-    high: float
+    Attributes:
+        fixed_us: of a product with the cast before it, however small.
+        gain: rate of large products over that in half precision.
+        chain_us: as of ``ProductLaw``.
+        ramp: likewise.
+        cast_bytes: as of ``Smaller``.
+        low: seconds of the fastest tenth of measured products over those of the law.
+        high: seconds of the slowest tenth, likewise.
+    """
+
+    fixed_us: float
+    gain: float
+    chain_us: float
+    ramp: float
+    cast_bytes: float
+    low: float = 1.0
+    high: float = 1.0
+
+    def on(self, laws: Laws, element_bytes: float, pace: float = 1.0) -> Smaller:
+        """The products on a device of some laws."""
+        half, fixed_s = laws.matmul, self.fixed_us * MICROSECOND
+        rate, chain_s = self.gain * half.flop_per_s, self.chain_us * MICROSECOND
+        law = replace(half, fixed_s=fixed_s, flop_per_s=rate, chain_s=chain_s, ramp=self.ramp)
+        return Smaller(law, element_bytes, self.cast_bytes, pace)
 
 
 class Cached(NamedTuple):
@@ -40,65 +70,61 @@ class Levers(NamedTuple):
     """The published levers.
 
     Attributes:
-        weight_bytes: bytes of a parameter in fp8.
-        least_rows: fewest rows of products that were measured in fp8.
-        sides: fewest and most of their outputs, and inputs.
-        cast_bytes: bytes moved per element that is cast to fp8 before a product.
-        products: factors for products in fp8, by device.
+        element_bytes: bytes of a number with its part of a scale, by precision.
+        products: matrix products by precision and device.
         all_to_all: bytes of an all-to-all in fp8 over those in half precision.
         cached: published caches, by name.
     """
 
-    weight_bytes: float
-    least_rows: float
-    sides: tuple[float, float]
-    cast_bytes: float
-    products: Mapping[str, Factor]
+    element_bytes: Mapping[str, float]
+    products: Mapping[str, Mapping[str, Products]]
     all_to_all: float
     cached: Mapping[str, Cached]
-
-    def smaller(self, factor: float) -> Smaller:
-        """Products in fp8 that are faster by a factor."""
-        return Smaller(factor, self.least_rows, *self.sides, self.cast_bytes)
 
 
 @cache
 def load_levers() -> Levers:
     """Return the levers in ``levers.toml``."""
     rows = parse_toml(LEVERS.read_text(encoding="utf-8"))
-    fp8 = rows["precision"][FP8]
-    products = {
-        device: Factor(row["factor"], row["low"], row["high"])
-        for row in fp8["products"]
-        for device in row["devices"]
-    }
+    of = rows["precision"]
     return Levers(
-        fp8["weight_bytes"],
-        fp8["least_rows"],
-        (fp8["least_side"], fp8["most_side"]),
-        fp8["cast_bytes"],
-        products,
+        {name: of[name]["element_bytes"] for name in SMALLER},
+        {name: _products(of[name]["products"]) for name in SMALLER},
         rows["all_to_all"][FP8]["bytes"],
         {name: Cached(row["steps"], tuple(row["models"])) for name, row in rows["cache"].items()},
     )
 
 
-def products_in_fp8(device: Device) -> Factor:
-    """The factor on a device's products in fp8."""
-    products = load_levers().products
+def _products(rows: Iterable[Mapping[str, Any]]) -> dict[str, Products]:
+    """Products by device."""
+    return {
+        device: Products(*(row[name] for name in Products._fields))
+        for row in rows
+        for device in row["devices"]
+    }
+
+
+def products_in(precision: str, device: Device) -> Products:
+    """The matrix products of a device in fewer bits."""
+    products = load_levers().products[precision]
     if device.name not in products:
         known = ", ".join(sorted(products))
-        raise InputError(f"device {device.name} has no factor on products in {FP8}; choose from {known}")
+        raise InputError(f"device {device.name} has no measured products in {precision}; choose from {known}")
     return products[device.name]
 
 
-def device_in(device: Device, precision: str, factor: float | None = None) -> Device:
-    """A device whose products run in a precision: those of the shapes that were measured, by a factor or the median."""
+def device_in(device: Device, precision: str, pace: float = 1.0) -> Device:
+    """A device whose products run in a precision, at a pace over that of their law."""
     laws = device.own_laws
     if precision == HALF or laws is None:
         return device
-    gained = products_in_fp8(device).factor if factor is None else factor
-    return replace(device, own_laws=replace(laws, smaller=load_levers().smaller(gained)))
+    smaller = products_in(precision, device).on(laws, load_levers().element_bytes[precision], pace)
+    return replace(device, own_laws=replace(laws, smaller=smaller))
+
+
+def weight_bytes(precision: str) -> float:
+    """Bytes of a frozen weight in a precision."""
+    return FROZEN_WEIGHT_BYTES if precision == HALF else load_levers().element_bytes[precision]
 
 
 def cached_share(name: str, model: str) -> float:

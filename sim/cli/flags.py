@@ -32,7 +32,7 @@ MEASURED_RUN_HELP: Final = (
     "a run that was measured: its flags and number as TOML or JSON, or its result by `sim run --measured ... --json`;"
     " compute is scaled to it"
 )
-SHARED: Final = ("frames", "offload", "attention", "text_tokens")
+SHARED: Final = ("frames", "offload", "attention", "precision", "text_tokens")
 """Options of both tasks, which stand with the scenario."""
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""

@@ -32,7 +32,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy, gpu
 OPTION_NAMES: Final = tuple(
     dict.fromkeys(("batch_size", *WHAT_IFS, *(name for task in TASKS.values() for name in task.options)))
 )
-UNTELLING: Final = ("offload", "attention")
+UNTELLING: Final = ("offload", "attention", "precision")
 """Options of both tasks that say neither."""
 DECODING: Final = ("vae_parallel", "vae_tile", "decode_chunks")
 """Options of the way in which an included VAE decodes."""

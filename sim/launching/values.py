@@ -10,7 +10,7 @@ from pprint import pformat
 from string import Template
 from typing import Any, Final
 
-from profiles.software.levers import HALF
+from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import Runtime
 from sim.outcomes.results import Result
@@ -100,7 +100,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "all_offloaded": resident == 0,
         "resident_blocks": resident or None,
         "encoders_offloaded": workload.encoders == "offloaded",
-        "fp8_products": workload.precision != HALF,
+        "fp8_products": workload.precision == FP8,
         "fp8_exchanges": workload.all_to_all != HALF,
     }
 

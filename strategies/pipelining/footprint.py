@@ -209,8 +209,10 @@ def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
     summed = sum(layout.summed_parameters[number] for number in numbers)
     whole = WHOLE_GRADIENTS in layout.divided and layout.parts > 1
     beside = sum(layout.kept(n).locked for n in numbers) if layout.mesh.tensor > 1 else locked
+    cast_bytes = scenario.costs.cast_weight_bytes
     sizes = {
         "weights": None if masters else trained * recipe.weight_bytes,
+        "cast weights": None if masters or "weights" in layout.divided else trained * cast_bytes,
         "gradients": summed * recipe.gradient_bytes,
         "backward gradients": summed * recipe.weight_bytes if whole else None,
         "optimizer": 0.0 if on_host else trained * recipe.optimizer_bytes,

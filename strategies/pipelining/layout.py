@@ -453,10 +453,12 @@ class Layout:
         return self.scenario.remember(("reduction", operation, self.placement, positions), make)
 
     def step_s(self, trained: float) -> float:
-        """Seconds of the optimizer's step and of the host, on a replica of a stage with so many trained parameters."""
-        return self.scenario.step_s(trained / self.parts) + (
-            self.scenario.host_s(trained) if trained else 0.0
-        )
+        """Seconds of the optimizer's step and of the host, on a replica of a stage with so many trained parameters.
+
+        Weights are cast to fewer bits once, whole.
+        """
+        beside_s = self.scenario.host_s(trained) + self.scenario.costs.cast_s(trained) if trained else 0.0
+        return self.scenario.step_s(trained / self.parts) + beside_s
 
 
 def sharded(scenario: Scenario) -> Scenario:

@@ -9,7 +9,7 @@ from profiles.architectures.texts import MAX_TEXT_TOKENS
 from profiles.checks import is_number, is_one_of
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
-from profiles.software.levers import HALF, PRECISIONS, load_levers
+from profiles.software.levers import EXCHANGED, HALF, PRECISIONS, load_levers
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.software.stacks import CHOICES, MAX_ITERATION_US
 from strategies.parameters import check_integer, check_options, option
@@ -54,6 +54,17 @@ def _attention() -> Any:  # noqa: ANN401  as of ``option``
     """The option that names the generation of attention's kernels."""
     words = "generation of attention's kernels (default: the stack's)"
     return option(None, words, choices=CHOICES["attention"], title="attention {}")
+
+
+def _precision() -> Any:  # noqa: ANN401  as of ``option``
+    """The option that names the precision of matrix products."""
+    return option(
+        HALF,
+        "of the backbone's matrix products and their weights; quality is not modelled",
+        choices=PRECISIONS,
+        title="products in {}",
+        alters_images=True,
+    )
 
 
 def _swapped(offload: str, task: str, others: str) -> int:
@@ -138,6 +149,7 @@ class TrainingWorkload:
     )
     frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
     attention: str | None = _attention()
+    precision: str = _precision()
     encoder_precision: str | None = option(
         None,
         "of frozen encoders that run in training (default: the stack's)",
@@ -280,17 +292,11 @@ class SamplingWorkload:
     heads: str = option(
         HEADS[0], "whether Ulysses pads heads that it cannot divide", choices=HEADS, title="heads {}"
     )
-    precision: str = option(
-        HALF,
-        "of products and weights; quality is not modelled",
-        choices=PRECISIONS,
-        title="products and weights in {}",
-        alters_images=True,
-    )
+    precision: str = _precision()
     all_to_all: str = option(
         HALF,
         "precision of what Ulysses exchanges",
-        choices=PRECISIONS,
+        choices=EXCHANGED,
         title="all-to-all in {}",
         alters_images=True,
     )

@@ -26,6 +26,7 @@ from profiles.files import Row, read_rows
 from profiles.machines.clusters import cluster_names, load_cluster
 from profiles.machines.devices import load_device
 from profiles.measuring.tables import grouped
+from profiles.software.levers import FP8, HALF
 from profiles.software.stacks import Stack
 from sim import api
 from validate.published.ledger import error_words
@@ -61,7 +62,7 @@ class ClusterRun:
     Attributes:
         name: name of the run.
         source: where it is published.
-        options: arguments of ``sim.run`` except cluster and stack.
+        options: arguments of ``sim.run`` except cluster and stack; beside the strategy its parameters and others.
         cluster: name of the cluster.
         device: name of the device in it, where it is another.
         stack: of the engine and its version.
@@ -86,7 +87,8 @@ class ClusterRun:
         options: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
         options |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
         options["strategy"], *parameters = row.text("strategy").split()
-        options |= {name: int(value) for name, _, value in (of.partition("=") for of in parameters)}
+        named = (of.partition("=") for of in parameters)
+        options |= {name: int(value) if value.isdigit() else value for name, _, value in named}
         (device,) = row.cells(("device",))
         where = row.text("cluster"), device, stack_of(row.text("engine"))
         result = row.choice("role", ROLES), row.number("samples_per_s")
@@ -163,6 +165,17 @@ WAN: Final[dict[str, Any]] = {
 
 The row names neither checkpointing nor the stack: blocks and eager are assumed.
 """
+LORA: Final[dict[str, Any]] = {
+    "strategy": "ddp",
+    "cluster": "b200-ib",
+    "gpus": 1,
+    "batch_size": 1,
+    "resolution": 512,
+    "frozen": "cached",
+    "trainable": "lora:16",
+    "checkpointing": "block",
+}
+"""Options of the LoRA, whose row names neither rank nor checkpointing, nor what its encoders do."""
 FORWARDS: Final = 3
 """FLOP of an iteration over those of a forward, without recomputation: a backward counts as two. NeMo and Megatron are
 known to count so; the code behind the row was not read."""
@@ -261,6 +274,15 @@ def model_flops() -> Iterator[Record]:
     yield Record.of(row, predicted, "fsdp, block checkpointing, 93 frames of 832x480, stack eager")
 
 
+def fewer_bits() -> Iterator[Record]:
+    """Time of a step of a LoRA on one B200 in fp8 over that in half precision, both compiled."""
+    row = the_published("unsloth")
+    half, fp8 = (
+        api.run(row.model, stack="inductor", precision=of, **LORA).samples_per_s for of in (HALF, FP8)
+    )
+    yield Record.of(row, half / fp8, "ddp, rank 16, block checkpointing, encoders cached, stack inductor")
+
+
 def _pairs() -> Iterator[tuple[ClusterRun, ClusterRun]]:
     """Every run with the same run on the fewest GPUs before it."""
     task = lambda run: (run.name, run.options["resolution"], run.stack.name, run.device_name)  # noqa: E731
@@ -294,4 +316,4 @@ def _hours(runs: list[ClusterRun], frozen: str) -> Iterator[float]:
         yield IMAGES[int(run.options["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600
 
 
-EXPERIMENTS: Final = (throughputs, encoders, model_flops)
+EXPERIMENTS: Final = (throughputs, encoders, model_flops, fewer_bits)
