@@ -46,16 +46,28 @@ def pipeline(name, degree, micro_batches=1, **rest):
     return make_strategy(name, {"pipeline_degree": degree, "micro_batches": micro_batches, **rest})
 
 
-@pytest.mark.parametrize("layers", [1, 5])
-def test_blocks_of_a_chain_cost_one_forward_more_and_keep_their_inputs_beside_one_block(make, layers):
+@pytest.mark.parametrize(("layers", "together"), [(1, 1), (5, 1), (5, 2), (6, 3), (6, 8)])
+def test_blocks_of_a_chain_cost_one_forward_more_and_keep_their_inputs_beside_what_runs_again(
+    make, layers, together
+):
     ddp, model = make_strategy("ddp", {}), chain(make, layers)
-    plain, blocks = (
-        make.scenario(model, make.cluster(), 1, 1, checkpointing=each) for each in ("none", "block")
-    )
+    how = "block" if together == 1 else f"block:{together}"
+    plain, blocks = (make.scenario(model, make.cluster(), 1, 1, checkpointing=of) for of in ("none", how))
     assert replay(ddp, plain).end_s == layers * 3.0
     assert replay(ddp, blocks).end_s == layers * 4.0 == bound(ddp, blocks)
     assert peak_beside_state(ddp, plain) == layers * SAVED
-    assert peak_beside_state(ddp, blocks) == (layers - 1) * HIDDEN + SAVED  # nothing is read from outside
+    segments, most = -(-layers // together), min(layers, together)
+    assert (
+        peak_beside_state(ddp, blocks) == (segments - 1) * HIDDEN + most * SAVED
+    )  # nothing is read from outside
+
+
+def test_what_runs_again_together_is_gathered_together(make):
+    model = chain(make, 6, parameters=8)
+    scenario = make.scenario(model, make.cluster(), 2, 2, checkpointing="block:2")
+    plan = make_strategy("fsdp", {}).plan(scenario)
+    sizes = [of.size_bytes for of in plan.collectives if of.operation == "all_gather"]
+    assert sizes == 5 * [2 * 8 * scenario.workload.recipe.weight_bytes]  # the last stays for its backward
 
 
 @pytest.mark.parametrize(("name", "in_flight"), [("1f1b", [4, 3, 2, 1]), ("gpipe", [6, 6, 6, 6])])

@@ -402,7 +402,7 @@ def test_fastvideo_reads_the_run_that_is_printed():
 
 
 TRAINING = [
-    *({"checkpointing": kind} for kind in ("block", "selective", "full")),
+    *({"checkpointing": kind} for kind in ("block", "block:8", "selective", "full")),
     *({"memory_recipe": kind} for kind in ("mixed-fp16-gradient", "fp32", "adam8bit")),
     {"trainable": "lora:16"}, {"offload": "optimizer"}, {"ema": "fp32"}, {"stack": "compiled"}, {"batch_size": 512},
     {"frozen": "cached"}, {"precision": "fp8"},

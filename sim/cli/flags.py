@@ -19,7 +19,7 @@ from sim.cli.console import Parser
 from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
-from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF
+from strategies.plans.workloads import AUTO, RELIEF
 from strategies.registry import class_of, every_strategy, strategy_named, task_of
 
 WHAT_IF_HELP: Final = {
@@ -150,8 +150,7 @@ def _settings(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> 
     if item.name == "checkpointing":
         words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks"
         words = words if sweeps else f"none; {AUTO}: the least that fits" if runtime else "none"
-        choices = (AUTO, *CHECKPOINTINGS) if runtime else CHECKPOINTINGS
-        return settings | {"choices": choices, "help": f"what is recomputed (default: {words})"}
+        return settings | {"help": f"{item.metadata['help']} (default: {words})"}
     if rules["choices"]:
         return settings | {"choices": rules["choices"]}
     kinds = {int: partial(integer, most=rules["most"]), float: number, tuple: _integers}

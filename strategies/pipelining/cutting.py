@@ -143,15 +143,17 @@ def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> 
 def cut_units(scenario: Scenario, backbone: int, least: float) -> Cut:
     """A backbone cut into units of whole blocks, all on one position; a remainder goes with the last one.
 
-    Each has at least so many trained parameters, or beside adapters so many of all.
+    Each has at least so many trained parameters, or beside adapters so many of all; blocks that run again together are
+    in one.
     """
     layers, adapted = scenario.model.components[backbone].layers, scenario.workload.rank > 0
-    boundaries, held = [0], 0
+    boundaries, held, blocks, together = [0], 0, 0, max(1, scenario.workload.recomputed_together)
     for index, layer in enumerate(layers):
         held += layer.parameters if adapted else layer.trained_parameters
         ends_block = index + 1 == len(layers) or layers[index + 1].block != layer.block
-        if ends_block and held >= least:
+        blocks += ends_block
+        if ends_block and held >= least and blocks % together == 0:
             boundaries.append(index + 1)
-            held = 0
+            held = blocks = 0
     boundaries = [*boundaries[: max(1, len(boundaries) - 1)], len(layers)]
     return Cut(backbone, tuple(boundaries), (0,) * (len(boundaries) - 1))

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from profiles.architectures.components import Component
 from profiles.checks import sum_in_order
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
@@ -74,7 +73,7 @@ def _recomputed(layout: Layout, stage: Stage) -> tuple[float, ...]:
             saved = saved - _attended(layout, stage)
         first, joined = stage.first_layer, {skip.target for skip in component.skips}
         sizes = []
-        for of in blocks_of(component, stage):
+        for of in blocks_of(layout, stage):
             alone = of.start and of.start not in joined
             input_bytes = component.layers[of.start - 1].output_bytes if alone else 0.0
             sizes.append(max(0.0, float(saved[of.start - first : of.stop - first].sum()) - input_bytes))
@@ -83,12 +82,18 @@ def _recomputed(layout: Layout, stage: Stage) -> tuple[float, ...]:
     return layout.scenario.remember(("recomputed", *stage.layers, layout.share), make)
 
 
-def blocks_of(component: Component, stage: Stage) -> list[range]:
-    """The layers of a stage, block by block; blocks without a backward are not among them."""
-    layers = range(stage.first_layer, stage.last_layer + 1)
-    runs = (list(run) for _, run in groupby(layers, lambda layer: component.layers[layer].block))
-    passed = (run for run in runs if any(component.layers[layer].backward != "none" for layer in run))
-    return [range(run[0], run[-1] + 1) for run in passed]
+def blocks_of(layout: Layout, stage: Stage) -> list[range]:
+    """The layers of a stage, by blocks that run again together; those without a backward are not among them."""
+    layers = layout.component(stage).layers
+    return [of for of in _segments(layout, stage) if any(layers[index].backward != "none" for index in of)]
+
+
+def _segments(layout: Layout, stage: Stage) -> list[range]:
+    """The same with all layers."""
+    layers, together = layout.component(stage).layers, layout.scenario.workload.recomputed_together
+    blocks = groupby(range(stage.first_layer, stage.last_layer + 1), lambda index: layers[index].block)
+    starts = [next(of) for _, of in blocks][:: max(1, together)]
+    return [range(*ends) for ends in pairwise([*starts, stage.last_layer + 1])]
 
 
 def _activations(layout: Layout, stage: Stage) -> FloatArray:
@@ -118,7 +123,7 @@ def _attended(layout: Layout, stage: Stage) -> FloatArray:
 def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
     model, component = layout.scenario.model, layout.component(stage)
-    blocks = blocks_of(component, stage)
+    blocks = blocks_of(layout, stage)
     kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage))
     reads = (
         size
@@ -140,10 +145,11 @@ def _skips_kept(layout: Layout, stage: Stage) -> Iterator[int]:
     whose input it is.
     """
     component, first, last = layout.component(stage), stage.first_layer, stage.last_layer
+    segments = _segments(layout, stage)
     for source, target in ((skip.source, skip.target) for skip in component.skips):
         starts, ends = first <= source <= last, first <= target <= last
         if starts and ends:
-            if component.layers[source].block != component.layers[target].block:
+            if not any(source in of and target in of for of in segments):
                 yield source
         elif layout.in_units:
             if starts and source < last:
@@ -156,10 +162,10 @@ def _keeps_beside(layout: Layout, stage: Stage, source: int) -> bool:
     """Whether an earlier stage on the same device keeps the output of a layer, as input of a block of its own."""
     if layout.skip_route != "local":
         return False
-    layers, seat = layout.component(stage).layers, layout.seats[layout.stages.index(stage)]
+    seat = layout.seats[layout.stages.index(stage)]
     makers = (layout.stages[number] for number in layout.chain(seat.cut))
     maker = next(of for of in makers if of.first_layer <= source <= of.last_layer)
-    follows = source < maker.last_layer and layers[source].block != layers[source + 1].block
+    follows = any(of.start == source + 1 for of in _segments(layout, maker))
     return follows and maker.position == stage.position
 
 

@@ -18,6 +18,7 @@ ONE_DRAW, OWN_DRAWS = "iteration", "rank"
 DRAWS: Final = ("runtime", ONE_DRAW, OWN_DRAWS)
 """Who draws self-conditioning: whoever does in a strategy's runtimes, all ranks at once, or each group by itself."""
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
+SEGMENTS: Final = re.compile(r"block:(\d{1,6})", re.ASCII)
 AUTO: Final = "auto"
 """No checkpointing, and where a point lacks memory the fastest of ``RELIEF`` that fits."""
 RELIEF: Final = ("block", "selective")
@@ -87,8 +88,9 @@ class TrainingWorkload:
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides; ``runtime``: as the strategy's runtimes do (``Strategy.draws``).
         checkpointing: ``block``: keep the input of each block, run its forward again before its backward
-            (``torch.utils.checkpoint``); ``selective``: keep also what attention leaves
-            (``create_selective_checkpoint_contexts``); ``full``: keep only each stage's input.
+            (``torch.utils.checkpoint``); ``block:N``: the input of each N blocks, which run again together;
+            ``selective``: keep also what attention leaves (``create_selective_checkpoint_contexts``); ``full``: keep
+            only each stage's input.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference, as of ``frames``.
@@ -111,7 +113,11 @@ class TrainingWorkload:
         key="always",
     )
     checkpointing: str = option(
-        "none", "what is recomputed", choices=CHECKPOINTINGS, key="always", title="{} checkpointing"
+        "none",
+        "what is recomputed: none, block, block:N, selective or full",
+        key="always",
+        title="{} checkpointing",
+        metavar="WHAT",
     )
     memory_recipe: str = option(
         "mixed", "bytes per parameter (default: mixed)", choices=tuple(RECIPES), key="always"
@@ -170,7 +176,7 @@ class TrainingWorkload:
     def __post_init__(self) -> None:
         check_integer("gpus", self.num_gpus)
         check_integer("batch_size", self.batch_size)
-        _ = self.cached
+        _ = self.cached, self.recomputed_together
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
         check_options(self)
@@ -196,6 +202,21 @@ class TrainingWorkload:
             rule = f"must be {ONLINE}, {CACHED} or {CACHED}:NAMES, such as {CACHED}:vae_encoder"
             raise wrong("frozen", f"is {shown(self.frozen)}, {rule}")
         return tuple(names.split(","))
+
+    @property
+    def recomputed_together(self) -> int:
+        """Blocks that run again together; 0 where it is not by blocks.
+
+        Raises:
+            InputError: ``checkpointing`` is none of its values.
+        """
+        if is_one_of(self.checkpointing, *CHECKPOINTINGS):
+            return int(self.checkpointing in RELIEF)
+        match = SEGMENTS.fullmatch(self.checkpointing) if isinstance(self.checkpointing, str) else None
+        if match is None or int(match[1]) < 2:
+            rule = f"must be one of {', '.join(CHECKPOINTINGS)}, or block:N, N from 2"
+            raise wrong("checkpointing", f"is {shown(self.checkpointing)}, {rule}")
+        return int(match[1])
 
     @property
     def swapped(self) -> int:
