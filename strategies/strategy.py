@@ -53,12 +53,14 @@ class _Method(ABC):
         name: the name that selects it.
         summary: its description, in a line.
         baseline: whether others are compared with it.
+        awaits: the collective that it awaits layer by layer; empty where there is none, or sums alone.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     summary: ClassVar[str]
     baseline: ClassVar[bool] = False
+    awaits: ClassVar[str] = ""
 
     @abstractmethod
     def bound(self, scenario: TaskScenario) -> float:

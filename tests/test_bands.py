@@ -59,13 +59,14 @@ def spread(part, where, size):
 KNOWN = Bands(
     ("made",),
     ("ideal",),
-    Shape(0.5, 0.25, 0.5),
+    Shape(0.5, 0.01),
     (
         spread("repeat", ANY, 0.0),
         spread("exposed", ANY, 0.5),
         spread("anchored", ANY, 0.04),
         spread("compute", ANY, 0.3),
         spread("compute", "measured", 0.1),
+        spread("compute", "measured small", 0.2),
         spread("pipeline", ANY, 0.2),
         spread("sampling", ANY, 0.06),
         spread("sampling", "pcie", 0.07),
@@ -84,14 +85,30 @@ def test_the_band_of_a_method_is_that_of_compute_and_what_it_and_its_exposed_com
 def test_sampling_errs_the_more_the_more_gpus_and_the_shorter_a_step_and_by_its_link():
     one = KNOWN.uncertainty("sampling", replace(RUN, link="pcie"))
     assert one.own == pytest.approx(0.07)
-    assert log(one.band.high) == pytest.approx(hypot(0.5 * 0.1, 0.07))
+    assert log(one.band.high) == pytest.approx(0.1), "no less than one GPU"
     eight = KNOWN.uncertainty("sampling", replace(RUN, gpus=8, step_s=1 / 16))
-    assert eight.own == pytest.approx(0.06 * 3**0.5 * 2)
+    assert eight.own == pytest.approx(hypot(0.06 * 3**0.5, 0.16))
+    assert log(eight.band.high) == pytest.approx(eight.own)
+    assert KNOWN.shape.at_one(eight.own, 8, 1 / 16) == pytest.approx(0.06)
+
+
+@given(
+    st.integers(1, 64), st.floats(0.01, 100.0), st.sampled_from(["nvswitch", "pcie", "nic"]), st.booleans()
+)
+def test_no_band_of_sampling_is_narrower_than_that_of_one_gpu_or_of_measured_links(gpus, step_s, link, small):
+    bands = load_bands()
+    run = Circumstances(
+        "l40-48gb", ("ring",), 0.0, gpus=gpus, link=link, step_s=step_s, pixels=1e6 * (2 - small)
+    )
+    several = bands.uncertainty("sampling", run).band
+    assert several.high >= bands.uncertainty("sampling", replace(run, gpus=1)).band.high
+    assert bands.of("sampling", "nic") >= max(bands.of("sampling", one) for one in ("nvswitch", "pcie"))
 
 
 def test_one_gpu_has_the_error_of_compute_alone_and_less_where_compute_is_published():
     alone = replace(RUN, gpus=1)
     assert log(KNOWN.uncertainty("sampling", alone).band.high) == pytest.approx(0.1)
+    assert KNOWN.uncertainty("sampling", replace(alone, pixels=1024**2)).shared == 0.2
     anchored = KNOWN.uncertainty("sampling", replace(alone, anchored=True))
     assert (anchored.shared, anchored.own) == (0.04, 0)
     assert KNOWN.uncertainty("sampling", replace(alone, device="other")).shared == 0.3

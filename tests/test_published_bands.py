@@ -5,9 +5,9 @@ from math import log
 
 import pytest
 
-from profiles.costs.bands import BANDS, Circumstances, Shape, load_bands, read_bands
+from profiles.costs.bands import BANDS, Circumstances, load_bands, read_bands
 from validate.published.bands import Miss, Misses, judged, pooled, scores_of, speedups, text_of, trusts, waits
-from validate.published.held import Held, coverage_table, outside, scored
+from validate.published.held import Held, coverage_table, scored
 from validate.published.records import (
     Conditions,
     Record,
@@ -18,7 +18,6 @@ from validate.published.records import (
 )
 
 A100, L20 = "a100-80gb-sxm", "l20-48gb"
-SHAPE = Shape(0.5, 0.0)
 DISTRIFUSION, XDIT = "DistriFusion arXiv 2402.19481", "PipeFusion arXiv 2405.14430v1"
 
 
@@ -62,35 +61,33 @@ def test_a_spread_of_few_rows_is_drawn_toward_that_of_all_and_too_few_leave_the_
     assert (prior.rows, prior.source[:7]) == (0, "prior: ")
 
 
-def test_errors_of_scaling_are_those_of_one_doubling_and_compute_counts_as_far_as_several_gpus_show_it():
-    rows = [held(error * 2, gpus=16, before=2 * error) for error in (0.1, 0.1, 0.1, 0.1)]
+def test_errors_of_scaling_are_those_of_one_doubling_and_a_kind_of_link_without_rows_has_the_widest():
+    rows = [held(error * 4**0.75, gpus=16) for error in (0.1, 0.1, 0.1, 0.1)]
     compute = tuple(misses("compute", *[0.1] * 9))
-    bands = Misses(compute, tuple(rows), (), load_bands()).bands(SHAPE)
+    bands = Misses(compute, tuple(rows), (), load_bands()).bands()
     assert bands.of("sampling") == pytest.approx(0.1)
-    assert bands.shape.compute == pytest.approx(0.5), (
-        "no row shows it, and all of it counts as one model more"
-    )
+    (between,) = (one for one in bands.spreads if one.where == "nic")
+    assert (between.spread, between.rows, between.source[:7]) == (pytest.approx(0.1), 0, "prior: ")
     trained = tuple((miss, 16, 2) for miss in misses("data parallel", *[0.2] * 4))
-    several = Misses(compute, (), trained, load_bands()).bands(SHAPE)
-    assert several.of("data parallel", "measured") == pytest.approx(0.2 / 3**0.5)
+    several = Misses(compute, (), trained, load_bands()).bands()
+    assert several.of("data parallel", "measured") == pytest.approx(0.2 / (4**1.5 - 1) ** 0.5)
 
 
 def test_no_source_makes_the_band_that_holds_it():
     rows = [held(0.05, before=0.05)] * 12 + [held(0.3, XDIT, before=0.3)] * 12
     all_misses = Misses(tuple(misses("compute", *[0.01] * 9)), tuple(rows), (), load_bands())
-    scores = scores_of(all_misses, SHAPE)
+    scores = scores_of(all_misses)
     assert [one.inside for one in scores] == [(True, True)] * 12 + [(False, False)] * 12
     wide, narrow = scores[0].scores[1], scores[-1].scores[1]
     assert wide == pytest.approx(2 * 0.3, abs=0.01)
     assert narrow == pytest.approx(2 * 0.05 + 10 * (0.3 - 0.05), abs=0.02)
-    assert outside(scores) > 0
     table = coverage_table(scores)
     assert table.rows[0][:4] == ["all", "24", "50.0%", "50.0%"]
     assert [row[0] for row in table.rows][-2:] == ["DistriFusion", "xDiT"]
 
 
 def test_a_band_without_a_miss_scores_its_width():
-    bands = Misses((), (), (), load_bands()).bands(SHAPE)
+    bands = Misses((), (), (), load_bands()).bands()
     one = scored(held(0.0), bands)
     assert one.inside == (True, True)
     assert one.scores[1] == pytest.approx(

@@ -1,15 +1,15 @@
 """Bands: how far estimates are from what is measured, and which differences between two of them mean anything.
 
 A spread is the logarithm of the factor within which eight of ten measured values lie, above or below the estimate.
-``bands.toml`` holds one for each part of the error: of compute, by family of devices; of scaling to several GPUs, by
-kind of method and of link or device; of the time in which data are awaited; of repeated runs. Few rows pull a spread
-only part of the way from that of all rows.
+``bands.toml`` holds one for each part of the error: of compute, by family of devices and size of images; of scaling to
+several GPUs, by kind of method and of link or device; of the time in which data are awaited; of repeated runs. Few rows
+pull a spread only part of the way from that of all rows.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import exp, hypot, log, log2
+from math import exp, hypot, inf, log, log2, sqrt
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,11 @@ FAMILIES: Final = ("measured", "derived")
 """Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
 ANY: Final = "any"
 """Where a part holds that is not told apart, or of which nothing else is known."""
+SMALL: Final = " small"
+"""Ending of a family where a pass has at most ``SMALL_PIXELS``."""
+SMALL_PIXELS: Final = 1024 * 1024
+"""Pixels of all samples and frames up to which attention, whose law is known best, is little of a pass, and kernels
+leave part of a GPU idle: errors on one GPU are twice those of more pixels."""
 INSIDE: Final = 0.8
 """Share of measured values within a band."""
 FEWEST: Final = 4
@@ -76,7 +81,7 @@ class Spread:
     Attributes:
         part: one of ``PARTS``.
         where: it holds: a family of devices, a kind of link, or ``any``.
-        spread: in logarithms; of scaling, at one doubling of the GPUs and one second a step.
+        spread: in logarithms; of scaling, at one doubling of the GPUs.
         rows: published numbers that set it; 0 where it is a prior.
         sources: how many sources they are of, counting the same authors once.
         source: what set it.
@@ -159,7 +164,8 @@ class Circumstances:
         anchored: whether compute starts from published latencies of one GPU.
         gpus: number of GPUs.
         link: the kind of the slowest link between them.
-        step_s: seconds of a denoising step; an iteration of training counts as one second.
+        step_s: seconds of a denoising step; infinite in training.
+        pixels: of all samples and frames of a pass; infinite in training.
         ranges: for each constant that is known by a range only, the factors on the time at its ends.
     """
 
@@ -170,7 +176,8 @@ class Circumstances:
     anchored: bool = False
     gpus: int = 1
     link: str = ANY
-    step_s: float = 1.0
+    step_s: float = inf
+    pixels: float = inf
     ranges: tuple[Band, ...] = ()
 
 
@@ -178,22 +185,25 @@ class Circumstances:
 class Shape:
     """How the error of scaling grows: with doublings of the GPUs, and the shorter a step is.
 
-    The less work a GPU has in a step, the more hosts, calls and kernels that do not fill it count: small images and
-    many GPUs err alike.
-
     Attributes:
-        gpus: exponent of the number of doublings.
-        step: exponent of the seconds of a step, taken negative.
-        compute: share of the spread of one GPU's compute that sampling on several GPUs shows beside it.
+        gpus: exponent of the number of doublings: 0.5 if each errs on its own, 1 if all err alike.
+        fixed_s: error in seconds of a step, whatever its work.
     """
 
     gpus: float
-    step: float
-    compute: float = 1.0
+    fixed_s: float
 
-    def __call__(self, gpus: int, step_s: float) -> float:
-        """The spread in units of that at one doubling and one second."""
-        return float(log2(gpus) ** self.gpus * step_s**-self.step) if gpus > 1 and step_s else 0.0
+    def doublings(self, gpus: int) -> float:
+        """The spread of what grows with doublings, in units of that at one."""
+        return float(log2(gpus) ** self.gpus)
+
+    def of(self, spread: float, gpus: int, step_s: float = inf) -> float:
+        """The spread at some GPUs, from that at one doubling; none on one GPU."""
+        return hypot(spread * self.doublings(gpus), self.fixed_s / step_s) if gpus > 1 and step_s else 0.0
+
+    def at_one(self, error: float, gpus: int, step_s: float) -> float:
+        """The error at one doubling, from that at some GPUs, less what fixed seconds make of it."""
+        return sqrt(max(0.0, error**2 - (self.fixed_s / step_s) ** 2)) / self.doublings(gpus)
 
 
 @dataclass(frozen=True)
@@ -225,24 +235,31 @@ class Bands:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""
         return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
 
+    def compute(self, run: Circumstances) -> float:
+        """The spread of compute on one GPU; published latencies of the model leave no more than laws alone."""
+        family = self.family(run.device, timed=run.timed)
+        alone = self.of(COMPUTE, family + SMALL * (run.pixels <= SMALL_PIXELS))
+        return min(alone, self.of(ANCHORED)) if run.anchored else alone
+
     def uncertainty(self, method: str, run: Circumstances) -> Uncertainty:
-        """The uncertainty of an estimate by one kind of method."""
+        """The uncertainty of an estimate by one kind of method.
+
+        Training errs by compute and, on its own, by scaling. Sampling on several GPUs errs by the larger of the two:
+        both are of the same laws, and where both are known one often makes up for the other.
+        """
         if run.device in self.exact:
             return Uncertainty(exposed=run.exposed, alike=run.alike)
-        family, repeat = self.family(run.device, timed=run.timed), self.of(REPEAT)
-        compute = self.of(ANCHORED) if run.anchored else self.of(COMPUTE, family)
-        own, seen = 0.0, 1.0
+        compute, repeat, own = self.compute(run), self.of(REPEAT), 0.0
         if run.gpus > 1:
-            where = run.link if method == SAMPLING else family
-            own = self.of(method, where) * self.shape(run.gpus, run.step_s)
-            if method == SAMPLING:
-                seen = self.shape.compute
-            else:
+            where = run.link if method == SAMPLING else self.family(run.device, timed=run.timed)
+            own = self.shape.of(self.of(method, where), run.gpus, run.step_s)
+            if method != SAMPLING:
                 own = hypot(own, run.exposed * self.of(EXPOSED))
+        both = max(compute, own) if method == SAMPLING else hypot(compute, own)
         ranges = Band()
         for one in run.ranges:
             ranges &= one
-        band = Band.within(hypot(seen * compute, own, repeat)) & ranges
+        band = Band.within(hypot(both, repeat)) & ranges
         return Uncertainty(band, compute, own, repeat, run.exposed, run.alike, ranges)
 
 

@@ -20,9 +20,11 @@ from profiles.names import file_of
 from profiles.units import GB, MICROSECOND, in_si
 
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
-INTRA_NODE: Final = ("nvswitch", "pcie", "ideal")
-INTER_NODE: Final = ("nic", "ideal")
-LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
+IDEAL: Final = "ideal"
+INTRA_NODE: Final = ("nvswitch", "pcie", IDEAL)
+INTER_NODE: Final = ("nic", IDEAL)
+LINKS: Final = ("nvswitch", "pcie", "nic", IDEAL)
+SOCKETS: Final = ("socket_size", "other_socket_size")
 SHARED: Final = ("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s")
 
 
@@ -39,6 +41,7 @@ class Link:
         switch_bandwidth_bytes_per_s: of ``pcie``, what devices under one switch share.
         host_bandwidth_bytes_per_s: of ``pcie``, what all switches of a host share.
         socket_size: of ``pcie``, neighbouring devices under one socket of the host; 0 where it makes no difference.
+        other_socket_size: what it may be as well, where nobody looked; 0 where it is known.
         flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills only part of a fast port.
         rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, through its own adapter.
     """
@@ -53,6 +56,7 @@ class Link:
     flow_bytes_per_s: float = inf
     rail_bytes_per_s: float = inf
     socket_size: int = 0
+    other_socket_size: int = 0
 
     def __post_init__(self) -> None:
         check_choice("link", "kind", self.kind, LINKS)
@@ -230,9 +234,7 @@ def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
             latency_s=table.number("latency_us") * MICROSECOND,
             call_s=table.number("call_us") * MICROSECOND,
             switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
-            socket_size=table.integer("socket_size", minimum=1)
-            if kind == "pcie" and "socket_size" in table
-            else 0,
+            **{key: table.integer(key, minimum=1) for key in SOCKETS if kind == "pcie" and key in table},
             **in_si({f"{name}_GB_per_s": table.positive(f"{name}_GB_per_s") for name in shared}),
             **in_si({key: table.positive(key, maximum=port) for key in narrower}),
         )

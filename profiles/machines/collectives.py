@@ -30,6 +30,10 @@ longer. Source: all-gathers over 2, 4 and 8 p5: with 1.5 the median error of a n
 RANK_STEPS: Final = 0.37
 """Seconds that each member adds to a gather over several nodes where none was measured, in steps between nodes. An
 estimate: 10.9 of 29.5 us on p5; at least 0.15, where steps inside nodes take no longer than there, at most 1."""
+RANK_STEPS_CHANGES: Final = (-0.8, 3.3)
+"""Change of a run in which gathers are awaited if ``RANK_STEPS`` were 0.15, and 1, over its share of exposed
+communication. Source: fsdp and zero3 of sd21 on 64 to 1,024 GPUs of h100-ib, replayed at both: -0.5 to -1.1, 2.4 to
+4.9."""
 CHAIN: Final = 8
 """Members up to which an all-reduce passes along a chain; NCCL's trees are chains inside a host."""
 

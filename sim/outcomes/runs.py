@@ -6,18 +6,7 @@ from functools import cache
 from typing import Any
 
 from profiles.checks import sum_in_order
-from profiles.costs.bands import (
-    DATA_PARALLEL,
-    PIPELINE,
-    SAMPLING,
-    Band,
-    Circumstances,
-    Uncertainty,
-    load_bands,
-)
 from profiles.errors import InfeasibleError
-from profiles.machines.hosts import Host
-from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import (
@@ -30,9 +19,9 @@ from sim.outcomes.parts import (
     variants,
 )
 from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, lacking_words
+from sim.outcomes.uncertainties import uncertainty_of
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
-from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
 
@@ -125,56 +114,9 @@ def result_of(
         provenance=scenario.costs.provenance,
         seamless=is_seamless(strategy),
         departures=scenario.departures,
-        uncertainty=uncertainty_of(scenario, strategy.name, parameters, expected),
+        uncertainty=uncertainty_of(strategy, scenario, parameters, expected),
         compute_factor=scenario.calibration.factor,
     )
-
-
-def uncertainty_of(
-    scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
-) -> Uncertainty:
-    """Return the uncertainty of a result; smaller where a run of the same task was measured."""
-    cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
-    link = (cluster.inter_node if gpus > cluster.devices_per_node else None) or cluster.intra_node
-    run = Circumstances(
-        cluster.device.name,
-        (strategy, cluster.name, "nodes" if gpus > cluster.devices_per_node else "node"),
-        expected.exposed_communication_s / expected.duration_s if expected.duration_s else 0.0,
-        timed=scenario.costs.provenance == "measured",
-        anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
-        gpus=gpus,
-        link=link.kind,
-        step_s=expected.duration_s / scenario.workload.steps
-        if isinstance(scenario, SamplingScenario)
-        else 1.0,
-        ranges=tuple(_ranges(cluster.host, expected)),
-    )
-    pipelined = (parameters.get("pipeline_degree") or 1) > 1
-    method = SAMPLING if sampled else PIPELINE if pipelined else DATA_PARALLEL
-    uncertainty = load_bands().uncertainty(method, run)
-    if isinstance(scenario, SamplingScenario) and scenario.band != Band():
-        uncertainty = replace(uncertainty, band=uncertainty.band & scenario.band)
-    measured = scenario.measured
-    if measured is None or measured.task != scenario.task:
-        return uncertainty
-    return uncertainty.after(measured.uncertainty)
-
-
-def _ranges(host: Host, expected: Measures) -> Iterator[Band]:
-    """Yield the band of each constant of which only a range is known.
-
-    A run takes no less than its host does, and a faster host saves no more than it takes. Where it does not fill the
-    run even at its slowest, it does not count.
-    """
-    if not (host.slowness and expected.duration_s):
-        return
-    share, low, high = (
-        expected.dispatch_s / expected.duration_s,
-        host.low / host.slowness,
-        host.high / host.slowness,
-    )
-    if share * high > 1:
-        yield Band(1 - min(1.0, share) * (1 - low), share * high)
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Attention2D(GridSampler):
 
     name = "attention2d"
     summary = "sequence parallelism on rows and columns of GPUs, all-to-all inside"
+    awaits = "all_gather"
 
     rows: int = fields.parameter(2, "rows of GPUs, each with its part of the queries")
     columns: int = fields.parameter(2, "columns of GPUs, each with its part of the keys and values")

@@ -23,6 +23,7 @@ class DistriFusion(GridSampler):
 
     name = "distrifusion"
     summary = "displaced patches with asynchronous gathers"
+    awaits = "all_gather"
 
     warmup_steps: int = fields.warmup_steps()
     gather_layers: int = fields.parameter(BUNDLED, "exchanging layers whose gathers are launched together")

@@ -24,6 +24,7 @@ class Hybrid(GridSampler):
 
     name = "hybrid"
     summary = "products of guidance, sequence, pipeline and tensor parallelism"
+    awaits = "all_to_all"
 
     guidance_degree: int | None = fields.parameter(
         None, "groups of GPUs, one per noise prediction (default: by --guidance)"

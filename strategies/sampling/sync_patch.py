@@ -13,6 +13,7 @@ class SyncPatch(GridSampler):
 
     name = "sync-patch"
     summary = "patch parallelism that gathers fresh activations"
+    awaits = "all_gather"
 
     def layout(self, scenario: SamplingScenario) -> Patches:
         """Rows of the image on each device, which see those of the others in the same step."""

@@ -15,6 +15,7 @@ class Ulysses(GridSampler):
 
     name = "ulysses"
     summary = "sequence parallelism by all-to-all over all GPUs"
+    awaits = "all_to_all"
 
     keys_values: str = fields.keys_values()
 

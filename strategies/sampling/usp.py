@@ -17,6 +17,7 @@ class USP(GridSampler):
 
     name = "usp"
     summary = "sequence parallelism by all-to-all inside and a ring outside"
+    awaits = "all_to_all"
 
     ulysses_degree: int = fields.degree("that exchange tokens for heads around attention", 2)
     ring_degree: int = fields.degree("around which keys and values pass", 2)

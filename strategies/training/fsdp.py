@@ -32,6 +32,7 @@ class FSDP(DataParallel):
 
     name = "fsdp"
     summary = "FSDP2: blocks sharded over some GPUs or all, with context and tensor parallelism"
+    awaits = "all_gather"
 
     shard_size: int | None = parameter(
         None, "GPUs, each with samples of its own, that share a block's parameters (default: all)"

@@ -120,6 +120,7 @@ class Zero3(BucketedDataParallel):
 
     name = "zero3"
     summary = "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
+    awaits = "all_gather"
 
     def layout(self, scenario: Scenario) -> Layout:
         """Blocks of every backbone, each in parts on all GPUs."""

@@ -5,17 +5,15 @@ one node; where others' anchors are left, it is that of anchored compute. What s
 error left when the same source's latency of one GPU sets the pace; of training on several nodes that over one; of
 pipelines that of speedups over another method. A spread is the value that eight of ten errors do not exceed. Where it
 holds only for one family of devices, or one kind of link, it is drawn toward that of all rows, which counts as twelve
-rows more.
+rows more. A kind of link that no row is of has the widest spread of those that are known.
 """
 
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import product
 from math import expm1, log
 from pathlib import Path
-from statistics import mean
 from typing import Final, NamedTuple
 
 from profiles.costs.bands import (
@@ -28,6 +26,8 @@ from profiles.costs.bands import (
     PIPELINE,
     REPEAT,
     SAMPLING,
+    SMALL,
+    SMALL_PIXELS,
     Bands,
     Shape,
     Spread,
@@ -36,13 +36,13 @@ from profiles.costs.bands import (
 )
 from profiles.costs.trust import COLUMNS, Errors, Trust
 from profiles.files import read_text
-from profiles.machines.clusters import cluster_names
+from profiles.machines.clusters import IDEAL, LINKS, cluster_names
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import csv_text, toml_text, write_file
 from sim.outcomes.runs import run_point
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
-from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, left_out, outside, scored
+from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, left_out, scored
 from validate.published.ledger import Ledger
 from validate.published.records import (
     METHODS_OF_KIND,
@@ -60,17 +60,14 @@ from validate.tables import Section
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
 """The head of the file of bands, and the spreads of parts with too few numbers."""
-SHAPES: Final = tuple(
-    Shape(*exponents)
-    for exponents in product((0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.0, 0.1, 0.15, 0.2, 0.25, 0.3))
-)
-"""How the error of scaling may grow: exponents of the doublings of the GPUs and of the seconds of a step."""
+SHAPE: Final = Shape(**PRIORS["shape"])
+"""How the error of scaling grows: fixed, as too few sources could choose it."""
 
 
 class Miss(NamedTuple):
     """Logarithm of measured over estimated seconds of a published number: one part of the error, and its source.
 
-    That of scaling is over the shape, as at one doubling of the GPUs.
+    That of scaling is as at one doubling of the GPUs.
     """
 
     part: str
@@ -116,33 +113,35 @@ class Misses:
             trained=tuple(one for one in self.trained if one[0].source != source),
         )
 
-    def bands(self, shape: Shape) -> Bands:
-        """The bands that follow, for one shape of the error of scaling."""
+    def bands(self) -> Bands:
+        """The bands that follow."""
         scaled = [
-            Miss(SAMPLING, of.run.link, of.source, of.after / shape(of.run.gpus, of.run.step_s))
+            Miss(
+                SAMPLING,
+                of.run.link,
+                of.source,
+                SHAPE.at_one(of.after, of.run.gpus, of.run.step_s),
+            )
             for of in self.held
         ]
         for miss, gpus, base in self.trained:
-            between = (shape(gpus, 1.0) ** 2 - shape(base, 1.0) ** 2) ** 0.5
+            between = (SHAPE.of(1.0, gpus) ** 2 - SHAPE.of(1.0, base) ** 2) ** 0.5
             scaled.append(miss._replace(error=miss.error / (1.0 if miss.part == EXPOSED else between)))
         parts = grouped((*self.compute, *scaled), lambda miss: miss.part)
         kinds = (COMPUTE, ANCHORED, DATA_PARALLEL, PIPELINE, SAMPLING, EXPOSED)
         spreads = [spread for part in kinds for spread in pooled(part, parts.get(part, []))]
         repeat = next(one for one in self.known.spreads if one.part == REPEAT)
-        bands = replace(self.known, shape=shape, spreads=(*spreads, repeat))
-        if len(self.held) < FEWEST:
-            return bands
-        return replace(bands, shape=replace(shape, compute=self._seen(bands)))
+        unknown = unmeasured([one for one in spreads if one.part == SAMPLING])
+        return replace(self.known, shape=SHAPE, spreads=(*spreads, *unknown, repeat))
 
-    def _seen(self, bands: Bands) -> float:
-        """Share of the spread of compute with which eight of ten rows lie inside, drawn toward all of it.
 
-        Compute errs alike in all rows of a model: each model counts once, and all of it once more.
-        """
-        known = [(row.before, bands.uncertainty(SAMPLING, row.run)) for row in self.held]
-        left = spread_of(max(0.0, error**2 - of.own**2) ** 0.5 / of.shared for error, of in known)
-        models = len({row.model for row in self.held})
-        return (models * min(1.0, left) + 1) / (models + 1)
+def unmeasured(spreads: Sequence[Spread]) -> Iterator[Spread]:
+    """The spreads of sampling over kinds of links that no row is of."""
+    widest = max(spreads, key=lambda one: one.spread)
+    for kind in LINKS:
+        if kind not in (IDEAL, *(one.where for one in spreads)):
+            words = f"prior: no row is of such links; the widest of those measured, {widest.where}"
+            yield replace(widest, where=kind, rows=0, sources=0, source=words)
 
 
 def pooled(part: str, misses: Sequence[Miss]) -> Iterator[Spread]:
@@ -169,9 +168,12 @@ def sampled(runs: Iterable[Run], known: Bands) -> Iterator[Miss]:
         if place is None or outcome is None or not published_s or place.num_gpus > 1 or apart:
             continue
         there = left_out(run)
-        predicted_s = run_point(sampler_of(outcome), scenario_of(there)).latency_s
+        scenario = scenario_of(there)
+        predicted_s = run_point(sampler_of(outcome), scenario).latency_s
         family, part = known.family(place.cluster.device.name), ANCHORED if there.anchored else COMPUTE
-        yield Miss(part, family, run.row.published.authors, log(published_s / predicted_s))
+        small = there.height * there.width * scenario.backbone.frames <= SMALL_PIXELS
+        error = log(published_s / predicted_s)
+        yield Miss(part, family + SMALL * small, run.row.published.authors, error)
 
 
 class Trained(NamedTuple):
@@ -242,31 +244,18 @@ def misses_of(records: tuple[Record, ...]) -> Misses:
 
 def coverage(ledger: Ledger) -> list[Section]:
     """The bands of the ledger's numbers, each held against the others' sources."""
-    misses = misses_of(ledger.records)
-    return [coverage_table(scores_of(misses, best_shape(misses)))]
+    return [coverage_table(scores_of(misses_of(ledger.records)))]
 
 
-def scores_of(misses: Misses, shape: Shape) -> list[Score]:
+def scores_of(misses: Misses) -> list[Score]:
     """Each row on several GPUs, held against the bands of the other sources."""
-    sources = dict.fromkeys(row.source for row in misses.held)
-    others = {source: misses.without(source).bands(shape) for source in sources}
+    others = {source: misses.without(source).bands() for source in {row.source for row in misses.held}}
     return [scored(row, others[row.source]) for row in misses.held]
-
-
-def best_shape(misses: Misses) -> Shape:
-    """The shape with the least interval scores, and with judged groups least outside their share, summed."""
-
-    def loss(shape: Shape) -> float:
-        scores = scores_of(misses, shape)
-        return outside(scores) + mean(sum(one.scores) for one in scores)
-
-    return min(SHAPES, key=loss) if misses.held else misses.known.shape
 
 
 def write_bands(path: Path, ledger: Ledger) -> None:
     """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
-    misses = misses_of(ledger.records)
-    write_file(path, text_of(misses.bands(best_shape(misses))))
+    write_file(path, text_of(misses_of(ledger.records).bands()))
 
 
 def text_of(bands: Bands) -> str:
