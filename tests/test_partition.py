@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from profiles.errors import InfeasibleError
-from strategies.partitions.chain import ChainCosts, block_partition, optimal_partition
+from strategies.partitions.chain import ChainCosts, StageMemory, block_partition, optimal_partition
 from strategies.partitions.pair import optimal_pair, pair_rounds
 
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
@@ -119,6 +119,33 @@ def test_of_equals_the_smallest_pace_wins_then_the_smallest_maxima_then_the_firs
 
         boundaries = optimal_partition(costs, num_stages, num_micro_batches, probability)
         assert boundaries == min(every_partition(costs, num_stages), key=rank)
+
+
+@probabilities
+def test_of_equally_fast_ones_the_least_memory_wins_and_the_fastest_that_fits_goes_before_all(probability):
+    rng = np.random.default_rng(1)
+    for costs, num_stages, num_micro_batches in small_cases(integers, 80):
+        state, saved = rng.integers(1, 9, (2, len(costs.forward_s))).astype(float)
+        in_flight = rng.integers(1, 4, num_stages).tolist()
+        memory = StageMemory(state, saved, in_flight, float(rng.integers(5, 60)))
+
+        def fullest(cuts, memory=memory):
+            stages = zip(itertools.pairwise(cuts), memory.in_flight, strict=True)
+            return max(
+                memory.state_bytes[slice(*of)].sum() + k * memory.saved_bytes[slice(*of)].sum()
+                for of, k in stages
+            )
+
+        every = every_partition(costs, num_stages)
+        fitting = [cuts for cuts in every if fullest(cuts) <= memory.room_bytes] or every
+        plain = optimal_partition(costs, num_stages, num_micro_batches, probability)
+        cuts = optimal_partition(costs, num_stages, num_micro_batches, probability, memory)
+        rounds = num_micro_batches + 2 * num_stages - 2
+        bounds = {of: bound_s(maxima(costs, of), rounds, probability, 0.0) for of in every}
+        assert cuts in fitting
+        assert bounds[cuts] == pytest.approx(min(map(bounds.get, fitting)), rel=1e-12)
+        if maxima(costs, cuts) == maxima(costs, plain):
+            assert fullest(cuts) <= fullest(plain)
 
 
 @probabilities

@@ -84,3 +84,27 @@ def test_what_can_change_nothing_is_said(given, gpus, told):
     assert not list(idle(changed(P4DE, given), 32))
     with pytest.warns(DiffusimWarning, match=told):
         sim.run("sd21", "ddp", gpus=gpus, batch_size=32, **given)
+
+
+@pytest.mark.parametrize(
+    ("model", "degree", "samples", "memory"),
+    [("flux-dev", 8, 128, 88), ("flux-dev", 2, 64, 116), ("sd3-medium", 2, 128, 34), ("pixart", 4, 128, 27)],
+)
+def test_a_faster_link_or_more_memory_makes_no_pipeline_slower(model, degree, samples, memory):
+    asked = {
+        "gpus": 16,
+        "batch_size": samples,
+        "optimizer": "sharded",
+        "partition": "optimal",
+        "link": "inter=1x",
+    }
+    asked |= {"pipeline_degree": degree, "micro_batches": degree * samples // 16}
+
+    def ask(**changed):
+        return sim.run(model, "1f1b", "h100-ib", **(asked | {"memory": f"{memory}GiB"} | changed))
+
+    plain = ask()
+    assert plain.fits_memory
+    for result in (ask(link="inter=2x"), ask(memory=f"{memory + 10}GiB")):
+        assert result.fits_memory
+        assert result.iteration_s <= plain.iteration_s * (1 + 1e-9)

@@ -12,7 +12,7 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from profiles.units import FloatArray
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 CostVector: TypeAlias = tuple[float, ...]
+T = TypeVar("T", np.bool_, np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +51,34 @@ class ChainCosts:
     legal_cuts: BoolArray | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StageMemory:
+    """Memory of the stages of a chain of L layers, in bytes.
+
+    Attributes:
+        state_bytes: What each layer holds throughout, (L,).
+        saved_bytes: What each layer saves of a micro-batch for its backward, (L,).
+        in_flight: Micro-batches that each stage holds at once, (S,); at least one counts.
+        room_bytes: What the device of a stage has room for.
+    """
+
+    state_bytes: FloatArray
+    saved_bytes: FloatArray
+    in_flight: Sequence[int]
+    room_bytes: float
+
+    def table(self, edges: IntArray) -> FloatArray:
+        """The memory of each stage from edge i to edge j at [stage, i, j], infinite where i >= j."""
+        state, saved = (stages_between(edges, of) for of in (self.state_bytes, self.saved_bytes))
+        return state + np.maximum(self.in_flight, 1.0)[:, None, None] * saved
+
+
 def optimal_partition(
-    costs: ChainCosts, num_stages: int, num_micro_batches: int, self_conditioning: float = 0.0
+    costs: ChainCosts,
+    num_stages: int,
+    num_micro_batches: int,
+    self_conditioning: float = 0.0,
+    memory: StageMemory | None = None,
 ) -> tuple[int, ...]:
     """Return the boundaries of the partition with the least expected upper bound on the pipeline's time.
 
@@ -63,6 +90,8 @@ def optimal_partition(
         num_stages: Stages S, at least 1.
         num_micro_batches: Micro-batches M, at least 1.
         self_conditioning: Probability p of the extra forward pass, 0 to 1.
+        memory: Memory of the stages: the fastest partition that fits is taken, or the fastest where none fits; among
+            equally fast ones that whose fullest stage needs least.
 
     Returns:
         S + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but without,
@@ -75,7 +104,12 @@ def optimal_partition(
     """
     search = StageSearch.over(costs, num_stages, self_conditioning)
     rounds = num_micro_batches + 2 * num_stages - 2  # on the critical path
-    return search.boundaries(search.best(rounds))
+    point, table = search.best(rounds), None if memory is None else memory.table(search.edges)
+    if memory is not None and table is not None:
+        room = memory.room_bytes
+        if search.least_maximum(table, search.within(point)) > room >= search.least_maximum(table):
+            point = search.best(rounds, table <= room)
+    return search.boundaries(point, table)
 
 
 def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
@@ -104,7 +138,7 @@ def _packed(values: FloatArray) -> bytes:
     return values.astype(np.float64, copy=False).tobytes()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _stage_table(packed: bytes) -> FloatArray:
     """The same of the bytes of values: links and micro-batches vary much more often than layers."""
     values = np.frombuffer(packed)
@@ -123,13 +157,19 @@ def _below(size: int, diagonal: int) -> BoolArray:
 
 
 def least_maximum(table: FloatArray, num_stages: int) -> float:
-    """The least possible maximum over so many stages between the edges of a table."""
-    width = len(table) - num_stages  # edges at which any one stage can begin
-    reached, longer = table[0, 1 : width + 1], np.empty((width, width))
+    """The least possible maximum over so many stages between the edges of a table, or of one for each stage."""
+    width = table.shape[-1] - num_stages  # edges at which any one stage can begin
+    reached, longer = _between(table, 0, width)[0], np.empty((width, width))
     for stage in range(1, num_stages):
-        np.maximum(reached[:, None], table[stage : stage + width, stage + 1 : stage + 1 + width], out=longer)
+        np.maximum(reached[:, None], _between(table, stage, width), out=longer)
         reached = np.minimum.reduce(longer, axis=0)
     return float(reached[-1])
+
+
+def _between(table: npt.NDArray[T], stage: int, width: int) -> npt.NDArray[T]:
+    """The part of a table, or of one for each stage, at whose edges a stage can begin and end."""
+    of_stage = table if table.ndim == 2 else table[stage]
+    return of_stage[stage : stage + width, stage + 1 : stage + 1 + width]
 
 
 def stages_between(edges: IntArray, layer_s: FloatArray) -> FloatArray:
@@ -221,15 +261,17 @@ class StageSearch:
         table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
         return least_maximum(table, self.num_stages)
 
-    def boundaries(self, point: CostVector) -> tuple[int, ...]:
-        """The lexicographically smallest partition whose maxima do not exceed a point's."""
+    def boundaries(self, point: CostVector, memory: FloatArray | None = None) -> tuple[int, ...]:
+        """The partition whose maxima do not exceed a point's: of least memory, then lexicographically smallest."""
         allowed = self.within(point)
+        if memory is not None:
+            allowed = allowed & (memory <= self.least_maximum(memory, allowed))
         ends = [np.arange(self._width) == self._width - 1]
         for stage in reversed(range(1, self.num_stages)):
-            ends.append(np.logical_or.reduce(self._step(allowed, stage) & ends[-1], axis=1))
+            ends.append(np.logical_or.reduce(_between(allowed, stage, self._width) & ends[-1], axis=1))
         edge, path = 0, [0]
         for stage, reachable in enumerate(reversed(ends)):
-            ahead = self._step(allowed, stage)[edge - stage] & reachable
+            ahead = _between(allowed, stage, self._width)[edge - stage] & reachable
             edge = stage + 1 + int(ahead.argmax())
             path.append(edge)
         return tuple(self.edges[path].tolist())
@@ -242,9 +284,6 @@ class StageSearch:
     def _width(self) -> int:
         """Number of edges at which any one stage can begin, as those before and after it need theirs."""
         return len(self.edges) - self.num_stages
-
-    def _step(self, table: BoolArray, stage: int) -> BoolArray:
-        return table[stage : stage + self._width, stage + 1 : stage + 1 + self._width]
 
 
 def _legal_edges(costs: ChainCosts, num_stages: int) -> IntArray:

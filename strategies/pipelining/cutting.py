@@ -1,12 +1,21 @@
 """Cutting: where the backbone of a pipeline is divided into stages."""
 
 from collections.abc import Callable, Hashable, Sequence
+from math import inf
 
 import numpy as np
 
 from profiles.errors import InfeasibleError
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
-from strategies.partitions.chain import BoolArray, ChainCosts, block_partition, optimal_partition
+from strategies.partitions.chain import (
+    BoolArray,
+    ChainCosts,
+    StageMemory,
+    block_partition,
+    optimal_partition,
+)
+from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
 from strategies.scenario import Scenario
@@ -38,16 +47,26 @@ def lay_out(
 
 
 def folded(
-    scenario: Scenario, shape: Shape, positions: tuple[int, ...], partition: str, skip_route: str
+    scenario: Scenario,
+    shape: Shape,
+    positions: tuple[int, ...],
+    partition: str,
+    skip_route: str,
+    *,
+    in_flight: Callable[[], Sequence[int]],
 ) -> Layout:
-    """Return the only backbone in one stage per entry of ``positions``, where it lies."""
+    """Return the only backbone in one stage per entry of ``positions``, where it lies.
+
+    ``in_flight`` gives the micro-batches that each stage holds at once, where the partition asks for them.
+    """
     # with one stage per position a skip that no cut crosses stays on its device
     local = skip_route == "local" and len(positions) == shape.degree
+    held = tuple(in_flight()) if partition == "optimal" else ()
 
     def cut(layout: Layout) -> tuple[Cut, ...]:
-        return (cut_chain(layout, scenario.backbone_index, positions, partition, local_skips=local),)
+        return (cut_chain(layout, scenario.backbone_index, positions, partition, held, local_skips=local),)
 
-    return lay_out(scenario, shape, (positions, partition), skip_route, cut)
+    return lay_out(scenario, shape, (positions, partition, held), skip_route, cut)
 
 
 def refuse_distant_skips(layout: Layout) -> None:
@@ -65,16 +84,22 @@ def refuse_distant_skips(layout: Layout) -> None:
 
 
 def cut_chain(
-    layout: Layout, component: int, positions: Sequence[int], partition: str, *, local_skips: bool = False
+    layout: Layout,
+    component: int,
+    positions: Sequence[int],
+    partition: str,
+    in_flight: tuple[int, ...] = (),
+    *,
+    local_skips: bool = False,
 ) -> Cut:
     """A backbone cut into one stage per entry of ``positions``: equal blocks, or the optimal partition.
 
-    With ``local_skips`` the optimal partition cuts no skip.
+    With ``local_skips`` the optimal partition cuts no skip; with ``in_flight``, of each stage, it heeds memory.
     """
     blocks = [layer.block for layer in layout.scenario.model.components[component].layers]
     if partition == "optimal":
         refuse_too_many(layout, len(positions), len(blocks), "layers")
-        boundaries = _optimal_boundaries(layout, component, len(positions), local_skips=local_skips)
+        boundaries = _optimal_boundaries(layout, component, len(positions), in_flight, local_skips)
     else:
         refuse_too_many(layout, len(positions), len(set(blocks)), "blocks")
         boundaries = block_partition(blocks, len(positions))
@@ -94,7 +119,7 @@ def refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) ->
 
 
 def _optimal_boundaries(
-    layout: Layout, component: int, num_stages: int, *, local_skips: bool = False
+    layout: Layout, component: int, num_stages: int, in_flight: tuple[int, ...], local_skips: bool
 ) -> tuple[int, ...]:
     """Return the boundaries of the optimal partition of a backbone."""
     scenario, shape = layout.scenario, layout.shape
@@ -102,13 +127,36 @@ def _optimal_boundaries(
 
     def solve() -> tuple[int, ...]:
         costs = chain_costs(layout, component, local_skips=local_skips)
-        return optimal_partition(costs, num_stages, shape.micro_batches, probability)
+        memory = _stage_memory(layout, component, in_flight) if in_flight else None
+        return optimal_partition(costs, num_stages, shape.micro_batches, probability, memory)
 
     # group sizes on links alike have one answer
-    links = (layout.slowest_hop, layout.reduction())
-    size = (shape.degree, shape.micro_batches)
+    links = (layout.slowest_hop, layout.reduction(), layout.parts if shape.sharded else 1)
+    size = (shape.degree, shape.micro_batches, in_flight)
     key = ("partition", component, num_stages, size, local_skips, probability, links)
     return scenario.remember(key, solve)
+
+
+def _stage_memory(layout: Layout, backbone: int, in_flight: Sequence[int]) -> StageMemory:
+    """The memory of the stages that a backbone can be cut into, as if each layer were recomputed by itself.
+
+    Of several stages on a position each has its part of the room.
+    """
+    scenario, shape = layout.scenario, layout.shape
+    recipe, layers = scenario.workload.recipe, scenario.model.components[backbone].layers
+    apart = Layout(scenario, shape, (Cut(backbone, tuple(range(len(layers) + 1)), (0,) * len(layers)),))
+    trained = np.array([layer.trained_parameters for layer in layers])
+    locked = np.array([layer.parameters for layer in layers]) - trained
+    optimizer_bytes = recipe.optimizer_bytes / (layout.parts if shape.sharded else 1)
+    each = recipe.weight_bytes + recipe.gradient_bytes + optimizer_bytes + recipe.ema_bytes
+    frozen_bytes = FROZEN_WEIGHT_BYTES * sum(scenario.model.components[i].parameters for i in scenario.frozen)
+    room_bytes = inf if scenario.room_bytes is None else scenario.room_bytes - frozen_bytes
+    return StageMemory(
+        state_bytes=trained * each + locked * FROZEN_WEIGHT_BYTES,
+        saved_bytes=np.array([saved_bytes(apart, stage) for stage in apart.stages]),
+        in_flight=in_flight,
+        room_bytes=room_bytes * shape.degree / len(in_flight),
+    )
 
 
 def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> ChainCosts:

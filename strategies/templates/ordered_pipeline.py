@@ -58,7 +58,12 @@ class OrderedPipeline(Strategy):
     def layout(self, scenario: Scenario) -> Layout:
         """Return the stages of the only backbone and where they lie."""
         scenario = sharded(scenario) if self.shape.sharded else scenario
-        return folded(scenario, self.shape, self.checked_positions(), self.partition, self.skip_route)
+        positions = self.checked_positions()
+
+        def in_flight() -> Sequence[int]:
+            return self._checked_in_flight(scenario, len(positions))
+
+        return folded(scenario, self.shape, positions, self.partition, self.skip_route, in_flight=in_flight)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order."""
@@ -70,19 +75,24 @@ class OrderedPipeline(Strategy):
         return order_bound(layout, lambda: self._rows(layout), self._order_key(), split=self.split)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device cannot do without.
+        """Bytes that the fullest device cannot do without."""
+        layout = self.layout(scenario)
+        in_flight = self._checked_in_flight(scenario, len(layout.stages))
+        return least_memory_bytes(layout, in_flight, frozen_first=True)
+
+    def _checked_in_flight(self, scenario: Scenario, stages: int) -> Sequence[int]:
+        """For each stage the micro-batches that it holds, checked.
 
         Raises:
-            InputError: ``in_flight`` has not one entry for each stage.
+            InputError: there is not one entry for each stage.
         """
-        layout = self.layout(scenario)
         in_flight = scenario.remember(("in flight", self._order_key()), self.in_flight)
-        if (entries := len(in_flight)) != (stages := len(layout.stages)):
+        if (entries := len(in_flight)) != stages:
             rule = f"must have one for each of {stages} stages"
             raise InputError(
                 f"{type(self).__name__}.in_flight() has {counted(entries, 'entry', 'entries')}, {rule}"
             )
-        return least_memory_bytes(layout, in_flight, frozen_first=True)
+        return in_flight
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches whose activations it holds when its position is fullest."""
