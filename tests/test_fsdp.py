@@ -136,7 +136,8 @@ def test_weights_are_copied_out_of_their_buffer_and_gradients_into_theirs(reshar
     assert out_s > 0
     assert durations["1F0"] == pytest.approx(stage.forward_s + out_s)
     assert durations["1B0"] == pytest.approx(stage.backward_s + gathered * out_s + in_s)
-    assert fsdp(reshard=reshard).bound(asked) == pytest.approx(evaluate(plan, Network(plan.placement)).end_s)
+    path_s = evaluate(plan, Network(plan.placement)).end_s
+    assert 0.9 * path_s < fsdp(reshard=reshard).bound(asked) <= path_s * (1 + 1e-12)
 
 
 DEGREES = [
@@ -150,7 +151,7 @@ DEGREES = [
 
 
 @pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
-def test_the_bound_is_the_critical_path(team, context, way, tensor):
+def test_the_bound_is_near_the_critical_path_and_never_above_it(team, context, way, tensor):
     for bandwidth, checkpointing in ((1e5, "none"), (1e7, "block")):
         asked = team(bandwidth=bandwidth, checkpointing=checkpointing)
         for rest in ({}, {"shard_size": 1}, {"reshard": "false"}):
@@ -161,17 +162,17 @@ def test_the_bound_is_the_critical_path(team, context, way, tensor):
             plan = point.plan(asked)
             path_s = evaluate(plan, Network(plan.placement)).end_s
             if context * tensor > 1 or "shard_size" not in rest:
-                assert point.bound(asked) == pytest.approx(path_s)
+                assert 0.7 * path_s < point.bound(asked) <= path_s * (1 + 1e-12)
             assert point.bound(asked) <= replay(point, asked).end_s * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("rest", [{}, {"shard_size": 2}, {"shard_size": 8, "reshard": "false"}])
-def test_where_adapters_train_few_units_the_bound_is_the_critical_path_and_all_sums_are_awaited(rest):
+def test_where_adapters_train_few_units_the_bound_is_below_the_critical_path_and_all_sums_are_awaited(rest):
     cluster = replace(load_cluster("l40s-ib"), overlap_slowdown=1.0)
     asked = Scenario(load_model("sd21"), cluster, TrainingWorkload(16, 16, trainable="lora:256"))
     plan = fsdp(**rest).plan(asked)
     path_s = evaluate(plan, Network(plan.placement)).end_s
-    assert fsdp(**rest).bound(asked) == pytest.approx(path_s, rel=1e-12)
+    assert 0.7 * path_s < fsdp(**rest).bound(asked) <= path_s * (1 + 1e-12)
     last = next(c for c in reversed(plan.collectives) if c.operation in ("reduce_scatter", "all_reduce"))
     assert set(last.writes) <= {read for op in plan.ops[0] for read in op.reads}
 

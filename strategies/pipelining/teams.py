@@ -38,14 +38,6 @@ Items = Sequence[float | TeamExchange]
 """Seconds of compute, and the exchanges between them."""
 
 
-class PassSpan(NamedTuple):
-    """Seconds of a pass: exchanges before its first piece of compute, all up to the end of the last, and after it."""
-
-    lead_s: float
-    inner_s: float
-    trail_s: float
-
-
 class _Inside:
     """The exchanges of a unit's layers on one micro-batch, and the compute between them.
 
@@ -163,21 +155,19 @@ def _joined(items: Iterator[float | TeamExchange]) -> Items:
     return tuple(joined)
 
 
-def span_of(layout: Layout, unit: int, kind: str) -> PassSpan:
+def span_s(layout: Layout, unit: int, kind: str) -> float:
     """Return the seconds of a pass through a unit on ports that only alike teams use."""
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
-    first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
+    there_s = later_s = 0.0
     for item in _items_of(layout, unit, kind):
         if isinstance(item, float):
-            first_s = there_s if first_s is None else first_s
-            ended_s = there_s + item
-            there_s, later_s = max(ended_s, later_s), 0.0
+            there_s, later_s = max(there_s + item, later_s), 0.0
             continue
         what, size, calls, wait = item
         end_s = max(there_s, streams[what.stream]) + layout.seconds(what, size, calls)
         streams[what.stream] = end_s
         there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
-    return PassSpan(first_s or 0.0, ended_s - (first_s or 0.0), there_s - ended_s)
+    return there_s
 
 
 class TeamWriter:

@@ -103,11 +103,6 @@ class UnitPass(NamedTuple):
     last: int
 
 
-def keeps(last: int, unit: int, *, reshard: bool) -> bool:
-    """Return whether a unit stays gathered after its forward: the last, or all that are not freed then."""
-    return not reshard or unit == last
-
-
 def _backbone_passes(builder: PipelineBuilder) -> list[list[UnitPass]]:
     """The passes of each backbone, in order."""
     (row,) = builder.rows
@@ -178,7 +173,7 @@ class UnitWriter:
             row.draft(first).duration_s += unpacked_s(self.builder.layout, unit)
         for index in sorted({first, last}):
             row.draft(index).reads.append(self.gathered[unit])
-        kept = self.way.sweeps and keeps(self.builder.seats[unit].last, unit, reshard=self.way.reshard)
+        kept = self.way.sweeps and (not self.way.reshard or unit == self.builder.seats[unit].last)
         if kind == BACKWARD or not kept:
             del self.gathered[unit]
 
