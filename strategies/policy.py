@@ -100,8 +100,15 @@ class Fleet(Protocol):
         """Numbers of GPUs on which a request can run."""
 
     @property
+    def round_s(self) -> float:
+        """Seconds of a round; 0 where there are none."""
+
+    @property
     def now(self) -> float:
         """Seconds since the start."""
+
+    def choices(self, shape: Shape) -> Sequence[tuple[int, Times]]:
+        """Degrees on which a request of a shape fits, the lowest first, and its seconds there."""
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Seconds of a batch on so many GPUs."""
@@ -110,8 +117,11 @@ class Fleet(Protocol):
         """Seconds that the rest of a request takes alone on so many GPUs."""
 
 
-class Policy(ABC):
-    """Chooses what an idle replica runs; its fields are its parameters.
+Rank = float | tuple[float, ...]
+
+
+class Policy:
+    """Chooses what an idle replica runs: by default whole requests by rank; its fields are its parameters.
 
     Attributes:
         name: the name that selects it.
@@ -126,11 +136,10 @@ class Policy(ABC):
     batches: ClassVar[bool] = False
     work_conserving: ClassVar[bool] = True
 
-    def rank(self, job: Job, fleet: Fleet) -> float:
-        """Return the key that orders a queue; requests of one key keep the order in which they came."""
+    def rank(self, job: Job, fleet: Fleet) -> Rank:
+        """Return the key that orders a queue, the same while a request waits; ties go by arrival."""
         return 0.0
 
-    @abstractmethod
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | float | None:
         """Return what an idle replica runs next; None for nothing, or the time at which to ask again.
 
@@ -139,16 +148,24 @@ class Policy(ABC):
             replica: the idle replica.
             fleet: the time, and how long things take.
         """
+        first = queue[0]
+        return Run((first,), first.steps_left)
 
 
 class ElasticPolicy(ABC):
-    """Divides all GPUs of a node anew at each arrival and each end, or, with rounds, at the start of each round."""
+    """Divides all GPUs of a node anew at each arrival and each end, or, with rounds, at the start of each round.
+
+    Attributes:
+        strict: whether runs start in the order given on exactly their GPUs, and wait, as do those behind, until as
+            many are free side by side; otherwise the widest goes first, and takes fewer where there are no more.
+    """
 
     __slots__ = ()
     name: ClassVar[str]
     summary: ClassVar[str]
     batches: ClassVar[bool] = False
     work_conserving: ClassVar[bool] = False
+    strict: ClassVar[bool] = False
 
     def round_s(self, fleet: Fleet, shapes: Sequence[Shape]) -> float:
         """Return the seconds of a round; 0 where there are none."""

@@ -1,10 +1,11 @@
 """The registry: every strategy in this package, found by looking at its files, and those of installed packages.
 
-A package brings strategies by entry points of the group ``diffusim.strategies``: a class, or a module with some.
+A package brings strategies by entry points of the group ``diffusim.strategies``, and serving policies by those of
+``diffusim.policies``: a class, or a module with some.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -24,6 +25,7 @@ from strategies.policy import AnyPolicy
 from strategies.strategy import Sampler, Strategy
 
 GROUP: Final = "diffusim.strategies"
+POLICIES: Final = "diffusim.policies"
 OTHERWISE: Final = {
     "train": "draws images, it does not train",
     "sample": "trains, it does not draw images",
@@ -40,13 +42,30 @@ def _installed() -> Mapping[str, type[Any]]:
     Raises:
         InputError: two have one name, one does not say what it is, or an entry point is broken.
     """
+    return _all_in((strategies.training, strategies.sampling), GROUP, _is_strategy)
+
+
+@cache
+def policies() -> Mapping[str, type[AnyPolicy]]:
+    """Return every serving policy by its name, sorted.
+
+    Raises:
+        InputError: as of strategies.
+    """
+    return _all_in((strategies.serving,), POLICIES, _is_policy)
+
+
+def _all_in(
+    rooms: Iterable[ModuleType], group: str, is_one: Callable[[object], bool]
+) -> dict[str, type[Any]]:
+    """Return the classes of packages of ours and of entry points by their names, sorted."""
     classes: dict[str, type[Any]] = {}
-    for room in (strategies.training, strategies.sampling):
+    for room in rooms:
         for info in iter_modules(room.__path__, f"{room.__name__}."):
-            for cls in _classes(import_module(info.name)):
+            for cls in _classes(import_module(info.name), is_one):
                 _add(classes, cls)
-    for entry in entry_points(group=GROUP):
-        for cls in _classes_of_entry(entry):
+    for entry in entry_points(group=group):
+        for cls in _classes_of_entry(entry, is_one):
             _add(classes, cls)
     return dict(sorted(classes.items()))
 
@@ -60,9 +79,9 @@ def _where(cls: type[Any]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _classes(module: ModuleType) -> list[type[Any]]:
-    """Return the strategies that a module, or what lies below it, defines."""
-    members = (cls for _, cls in inspect.getmembers(module, _is_strategy))
+def _classes(module: ModuleType, is_one: Callable[[object], bool]) -> list[type[Any]]:
+    """Return the strategies, or the policies, that a module, or what lies below it, defines."""
+    members = (cls for _, cls in inspect.getmembers(module, is_one))
     return [cls for cls in members if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
@@ -70,18 +89,22 @@ def _is_strategy(item: object) -> bool:
     return inspect.isclass(item) and is_dataclass(item) and issubclass(item, Strategy | Sampler)
 
 
-def _classes_of_entry(entry: EntryPoint) -> list[type[Any]]:
-    """Return the strategies that an installed package brings: a class, or those of a module."""
+def _is_policy(item: object) -> bool:
+    return inspect.isclass(item) and is_dataclass(item) and issubclass(item, AnyPolicy)
+
+
+def _classes_of_entry(entry: EntryPoint, is_one: Callable[[object], bool]) -> list[type[Any]]:
+    """Return the strategies, or the policies, that an installed package brings: a class, or those of a module."""
     where = f"entry point {entry.name} = {entry.value} of {entry.dist.name if entry.dist else 'a package'}"
     try:
         item = entry.load()
     except Exception as error:  # whatever a stranger's module does when it is imported
         raise InputError(f"{where} does not load: {type(error).__name__}: {error}") from error
-    classes = _classes(item) if inspect.ismodule(item) else [item] if _is_strategy(item) else []
+    classes = _classes(item, is_one) if inspect.ismodule(item) else [item] if is_one(item) else []
     if not classes:
-        raise InputError(
-            f"{where} must be a strategy or a module with one: a dataclass, and a Strategy or Sampler"
-        )
+        kinds = "a Policy or ElasticPolicy" if is_one is _is_policy else "a Strategy or Sampler"
+        name = "policy" if is_one is _is_policy else "strategy"
+        raise InputError(f"{where} must be a {name} or a module with one: a dataclass, and {kinds}")
     return classes
 
 
@@ -197,22 +220,3 @@ def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
     """Return a sampler, as ``make`` does."""
     sampler: Sampler = make(name, parameters, "sample")
     return sampler
-
-
-@cache
-def policies() -> Mapping[str, type[AnyPolicy]]:
-    """Return every serving policy by its name, sorted.
-
-    Raises:
-        InputError: one does not say what it is, or two have one name.
-    """
-    classes: dict[str, type[Any]] = {}
-    for info in iter_modules(strategies.serving.__path__, f"{strategies.serving.__name__}."):
-        for _, cls in inspect.getmembers(import_module(info.name), _is_policy):
-            if cls.__module__ == info.name:
-                _add(classes, cls)
-    return dict(sorted(classes.items()))
-
-
-def _is_policy(item: object) -> bool:
-    return inspect.isclass(item) and is_dataclass(item) and issubclass(item, AnyPolicy)

@@ -2,6 +2,7 @@
 
 from bisect import insort
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -10,10 +11,14 @@ from typing import Final, NamedTuple, Protocol
 
 import simpy
 
+from profiles.errors import InfeasibleError, InputError
 from strategies.policy import ElasticPolicy, Job, Policy, Replica, Run, Shape, Times
 
 PARTS: Final = ("encode", "denoise", "decode")
 """Parts of a request, in the order in which they run."""
+SET_UP_S: Final = 0.0
+"""Seconds to set up the groups of a request whose GPUs change: none, an assumption. All groups of neighbours (15 in a
+node of 8 GPUs) are taken to be made when the fleet starts, as TetriServe (arXiv 2510.01565) says that it does."""
 
 
 class Service(Protocol):
@@ -27,13 +32,14 @@ class Service(Protocol):
 
 
 class Ran(NamedTuple):
-    """What ran where: seconds, GPUs, the numbers of the requests, the part, and the shape."""
+    """What ran where: seconds, GPUs, the numbers of the requests, the parts, and the denoising steps."""
 
     start_s: float
     end_s: float
     gpus: tuple[int, ...]
     jobs: tuple[int, ...]
     part: str
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,8 @@ class _Station:
         self.parts = setup.pools[number].parts
         self.whole = self.parts == PARTS
         self.service, self.degrees = replay.service, setup.degrees
+        self.known: dict[Shape, tuple[tuple[int, Times], ...]] = {}
+        self.round_s = 0.0
         denoises = "denoise" in self.parts
         self.max_batch = setup.max_batch if denoises else 1
         self.batch_wait_s = setup.batch_wait_s if denoises else 0.0
@@ -111,6 +119,17 @@ class _Station:
             return times
         encode, denoise, decode = (part in self.parts for part in PARTS)
         return Times(encode * times.encode_s, denoise * times.step_s, decode * times.decode_s)
+
+    def choices(self, shape: Shape) -> Sequence[tuple[int, Times]]:
+        """Degrees on which a request of a shape fits, the lowest first, and its seconds there."""
+        if shape not in self.known:
+            self.known[shape] = tuple(self._choices(shape))
+        return self.known[shape]
+
+    def _choices(self, shape: Shape) -> Iterator[tuple[int, Times]]:
+        for gpus in self.degrees:
+            with suppress(InfeasibleError):
+                yield gpus, self.times(gpus, shape)
 
     def left_s(self, gpus: int, job: Job) -> float:
         """Seconds that the rest of a request takes alone on so many GPUs."""
@@ -137,7 +156,7 @@ class _Station:
         moved = any(job.place not in (None, place) for job in run.jobs)
         seconds = self.seconds(run, len(gpus))
         if moved:
-            seconds += self.service.handover_s(len(gpus), run.jobs[0].shape)
+            seconds += self.service.handover_s(len(gpus), run.jobs[0].shape) + SET_UP_S
         now = self.env.now
         for job in run.jobs:
             if job.start_s == inf:
@@ -146,7 +165,8 @@ class _Station:
         self.log.busy_gpu_s += seconds * len(gpus)
         if self.replay.recorded:
             numbers = tuple(job.number for job in run.jobs)
-            self.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, "+".join(self.parts)))
+            part, steps = "+".join(self.parts), run.steps * ("denoise" in self.parts)
+            self.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, part, steps))
         return self.env.timeout(seconds)
 
     def ended(self, run: Run) -> Iterator[Job]:
@@ -197,7 +217,7 @@ class _Fixed(_Station):
 
     def _put(self, job: Job, at: int) -> None:
         if self.ranked:
-            insort(self.queues[at], job, key=lambda of: self.policy.rank(of, self))
+            insort(self.queues[at], job, key=lambda of: (self.policy.rank(of, self), of.number))
         else:
             self.queues[at].append(job)
 
@@ -228,12 +248,33 @@ class _Fixed(_Station):
 
     def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
         self.idle[at].append(replica)
-        left = 0
-        for job in self.ended(run):
-            self._put(job, at)
-            left += 1
-        self.loads[at] -= len(run.jobs) - left
+        back = [*self.ended(run)]
+        if self.ranked:
+            for job in back:
+                self._put(job, at)
+        else:
+            self.queues[at][:0] = back
+        self.loads[at] -= len(run.jobs) - len(back)
         self._feed(at)
+
+
+@dataclass(slots=True)
+class _Node:
+    """GPUs that are neighbours, and which of them are idle."""
+
+    gpus: range
+    idle: set[int]
+
+    def take(self, gpus: int, last: object) -> tuple[int, ...] | None:
+        """Take so many idle GPUs, those of the last run or aligned ones; None where there are none."""
+        if len(self.idle) < gpus:
+            return None
+        starts = range(self.gpus.start, self.gpus.stop - gpus + 1, gpus)
+        for block in (last, *(tuple(range(start, start + gpus)) for start in starts)):
+            if isinstance(block, tuple) and len(block) == gpus and self.idle.issuperset(block):
+                self.idle.difference_update(block)
+                return block
+        return None
 
 
 class _Elastic(_Station):
@@ -243,14 +284,19 @@ class _Elastic(_Station):
 
     def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
         super().__init__(replay, number, setup, first_gpu)
-        self.nodes: list[set[int]] = []
-        start = first_gpu
-        for gpus in setup.pools[number].replicas:
-            self.nodes.append(set(range(start, start + gpus)))
-            start += gpus
+        self.nodes: list[_Node] = []
+        for size in setup.pools[number].replicas:
+            gpus = range(first_gpu, first_gpu + size)
+            self.nodes.append(_Node(gpus, set(gpus)))
+            first_gpu += size
         self.queue: list[Job] = []
+        self.queues = [self.queue]
+        self.running = 0
         self.round_s = self.policy.round_s(self, replay.shapes)
-        self.waits = False
+        moves_s = (self.service.handover_s(max(self.degrees), shape) + SET_UP_S for shape in replay.shapes)
+        self.tick_s = self.round_s * (1 + 1e-7) + max(moves_s, default=0.0)  # more than rounding takes
+        self.began_s = 0.0
+        self.tick: simpy.Event | None = None
 
     def submit(self, job: Job) -> None:
         """Put a request into the queue, and divide the idle GPUs."""
@@ -258,59 +304,63 @@ class _Elastic(_Station):
         self._ask()
 
     def _ask(self) -> None:
-        """Divide the GPUs now, or at the start of the next round."""
-        if not self.round_s:
+        """Divide the GPUs now, or at the start of the next round; one starts at once where nothing runs."""
+        if not self.round_s or not self.running:
             self._divide()
-        elif not self.waits:
-            self.waits = True
-            behind_s = self.env.now % self.round_s
-            wait_s = self.round_s - behind_s if behind_s > 1e-9 * self.round_s else 0.0
-            self.env.timeout(wait_s).callbacks.append(lambda _: self._divide())
+        elif self.tick is None:
+            wait_s = self.tick_s - (self.env.now - self.began_s) % self.tick_s
+            self.tick = self.env.timeout(wait_s)
+            self.tick.callbacks.append(lambda tick: self._divide() if tick is self.tick else None)
 
     def _divide(self) -> None:
-        self.waits = False
-        free = sum(map(len, self.nodes))
+        self.tick, self.began_s = None, self.env.now
+        free = sum(len(node.idle) for node in self.nodes)
         if not self.queue or not free:
             return
-        for run in sorted(self.policy.divide(self.queue, free, self), key=lambda run: -run.gpus):
-            block = self._block(run.gpus, run.jobs[0].place)
-            if block is None:
-                continue
-            for job in run.jobs:
-                self.queue.remove(job)
-            end = self.begin(run, block, block)
-            end.callbacks.append(partial(self._end, run, block))
+        runs = self.policy.divide(self.queue, free, self)
+        for run in runs if self.policy.strict else sorted(runs, key=self._place_order):
+            block = self._block(run)
+            if block is None and self.policy.strict:
+                break
+            if block is not None:
+                for job in run.jobs:
+                    self.queue.remove(job)
+                self.running += 1
+                now = self._narrowed(run, len(block))
+                self.begin(now, block, block).callbacks.append(partial(self._end, now, block))
 
-    def _block(self, gpus: int, last: object) -> tuple[int, ...] | None:
-        """Take aligned GPUs of one node, if idle those of the last run; None where there are none."""
-        if isinstance(last, tuple) and len(last) == gpus:
-            for node in self.nodes:
-                if node.issuperset(last):
-                    node.difference_update(last)
-                    return last
-        for node in sorted((node for node in self.nodes if len(node) >= gpus), key=len):
-            for start in sorted(node):
-                block = tuple(range(start, start + gpus))
-                if (start - self.first_gpu) % gpus == 0 and node.issuperset(block):
-                    node.difference_update(block)
+    def _narrowed(self, run: Run, gpus: int) -> Run:
+        """Return a run on so many GPUs: on fewer than it asked for, the steps of about as many seconds."""
+        if gpus == run.gpus:
+            return run
+        times = dict(self.choices(run.jobs[0].shape))
+        steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
+        return run._replace(steps=min(run.steps, max(1, steps)), gpus=gpus)
+
+    def _place_order(self, run: Run) -> tuple[int, bool]:
+        """Return the key that places wide runs first, and of one width those that can stay."""
+        last = run.jobs[0].place
+        return -run.gpus, not (isinstance(last, tuple) and len(last) == run.gpus)
+
+    def _block(self, run: Run) -> tuple[int, ...] | None:
+        """Take idle GPUs of one node for a run; None where there are none."""
+        job = run.jobs[0]
+        sizes = [gpus for gpus, _ in reversed(self.choices(job.shape)) if gpus <= run.gpus]
+        stays = job.place[0] if isinstance(job.place, tuple) else -1
+        nodes = sorted(self.nodes, key=lambda node: (stays not in node.gpus, len(node.idle)))
+        for gpus in (run.gpus,) if self.policy.strict else sizes:
+            for node in nodes:
+                if block := node.take(gpus, job.place):
                     return block
         return None
 
     def _end(self, run: Run, block: tuple[int, ...], _: simpy.Event) -> None:
-        self._node_of(block).update(block)
-        self.queue.extend(self.ended(run))
-        self.queue.sort(key=lambda job: job.number)
+        self.running -= 1
+        next(node for node in self.nodes if block[0] in node.gpus).idle.update(block)
+        for job in self.ended(run):
+            insort(self.queue, job, key=lambda of: of.number)
         if self.queue:
             self._ask()
-
-    def _node_of(self, block: tuple[int, ...]) -> set[int]:
-        sizes = self.replay.setup.pools[self.number].replicas
-        start = self.first_gpu
-        for node, gpus in zip(self.nodes, sizes, strict=True):
-            if block[0] < start + gpus:
-                return node
-            start += gpus
-        raise AssertionError(block)
 
 
 class Replay:
@@ -341,13 +391,20 @@ class Replay:
         self.clients = clients
 
     def run(self) -> Log:
-        """Serve all requests, and return what happened."""
+        """Serve all requests, and return what happened.
+
+        Raises:
+            InputError: the policy does not start some of them, though nothing runs.
+        """
         if self.clients:
             for _ in range(self.clients):
                 self._ask_next()
         else:
             self.env.process(self._arrive())
         self.env.run()
+        if left := sum(len(queue) for station in self.stations for queue in station.queues):
+            words = f"`policy` {self.setup.policy.name} leaves requests waiting on idle GPUs for ever"
+            raise InputError(f"{words}: {left} of {left + len(self.log.jobs)}")
         self.log.end_s = float(self.env.now)
         return self.log
 

@@ -1,9 +1,8 @@
 """First come, first served."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.policy import Fleet, Job, Policy, Replica, Run
+from strategies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +11,3 @@ class FirstComeFirstServed(Policy):
 
     name = "fcfs"
     summary = "first come, first served, one request at a time"
-
-    def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run:
-        """The request that came first, to its end."""
-        first = queue[0]
-        return Run((first,), first.steps_left)

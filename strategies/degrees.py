@@ -1,0 +1,62 @@
+"""Degrees of a request that is served: the fastest, the one of the fewest GPU-seconds, and those for a deadline."""
+
+from collections.abc import Sequence
+from math import ceil, inf
+
+from strategies.policy import Fleet, Job
+
+
+def fastest_s(job: Job, fleet: Fleet, steps: int = 0) -> float:
+    """Seconds that the rest of a request takes at least, after some more steps of it."""
+    first = job.fresh and not steps
+    left = job.steps_left - steps
+    return min(of.encode_s * first + left * of.step_s + of.decode_s for _, of in fleet.choices(job.shape))
+
+
+def thriftiest(job: Job, fleet: Fleet, within_s: float = inf) -> int:
+    """GPUs on which the rest takes the fewest GPU-seconds, of the degrees that do so in time, else the fastest."""
+    left = [(fleet.left_s(gpus, job), gpus) for gpus, _ in fleet.choices(job.shape)]
+    return min([(gpus * seconds, gpus) for seconds, gpus in left if seconds <= within_s] or left)[1]
+
+
+def least_degrees(job: Job, fleet: Fleet) -> Sequence[int]:
+    """GPUs of one degree, or of two in turn, that meet the deadline with the fewest GPU-seconds; none where none do."""
+    slack_s = job.deadline_s - fleet.now
+    left = [(gpus, fleet.left_s(gpus, job), times.step_s) for gpus, times in fleet.choices(job.shape)]
+    plans: list[tuple[float, tuple[int, ...]]] = [
+        (gpus * seconds, (gpus,)) for gpus, seconds, _ in left if seconds <= slack_s
+    ]
+    for fast, fast_s, fast_step_s in left:
+        for slow, slow_s, slow_step_s in left if fast_s <= slack_s else ():
+            if slow_s > slack_s and slow_step_s > fast_step_s:
+                steps = ceil((slow_s - slack_s) / (slow_step_s - fast_step_s))
+                gpu_s = slow * (slow_s - steps * slow_step_s) + fast * steps * fast_step_s
+                plans.append((gpu_s, (slow, fast)))
+    return min(plans)[1] if plans else ()
+
+
+def widen(given: dict[Job, int], free: int, fleet: Fleet) -> None:
+    """Give idle GPUs to requests that are faster on the next degree, in turn."""
+    before = -1
+    while free and free != before:
+        before = free
+        for job, gpus in [*given.items()]:
+            more = [(of, times.step_s) for of, times in fleet.choices(job.shape) if of >= gpus]
+            if len(more) > 1 and more[1][1] < more[0][1] and more[1][0] - gpus <= free:
+                given[job] = more[1][0]
+                free -= more[1][0] - gpus
+
+
+def steps_of_round(job: Job, gpus: int, fleet: Fleet) -> int:
+    """Steps that a request runs in a round: at least one."""
+    times = dict(fleet.choices(job.shape))[gpus]
+    steps = int((fleet.round_s - times.encode_s * job.fresh) / times.step_s + 1e-9)
+    return min(job.steps_left, max(1, steps))
+
+
+def survives(job: Job, gpus: int, fleet: Fleet) -> bool:
+    """Whether a request that has so many GPUs in this round can still be in time."""
+    steps = steps_of_round(job, gpus, fleet) if gpus else 0
+    if steps == job.steps_left:
+        return fleet.now + fleet.left_s(gpus, job) <= job.deadline_s
+    return fleet.now + fleet.round_s + fastest_s(job, fleet, steps) <= job.deadline_s
