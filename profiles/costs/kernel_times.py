@@ -21,7 +21,7 @@ from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND
 from profiles.architectures.shares import Share
 from profiles.costs.layer_times import LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws, Smaller
-from profiles.software.levers import CAST_OPERATORS
+from profiles.software.levers import CAST_OPERATORS, CASTS
 from profiles.software.stacks import UNFUSED, Stack
 from profiles.units import FloatArray
 
@@ -127,9 +127,10 @@ class KernelTimes(LayerTimes):
             )
         self._norms_in_single = self._task == "train" and self._stack.norms == "float32"
         self._casts_weights = self._task == "train" and self._stack.cast_weights
-        self._casts = np.zeros_like(self._passed)
+        self._casts = np.zeros((2, len(self._passed)))
         if training and laws.smaller is not None:
-            self._casts = self._sum(Share(), self._cast_once, ("matmul",))
+            products = self._sum(Share(), self._in_fewer_bits, ("matmul",))
+            self._casts = products * np.where(self._trained, np.array([CASTS]).T, 1.0)
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
@@ -145,7 +146,7 @@ class KernelTimes(LayerTimes):
 
     def host_s(self) -> FloatArray:
         """Seconds in which the host dispatches the forward of each layer, shape (layers,)."""
-        return self._operators * self._stack.forward_operator_s
+        return self._operators() * self._stack.forward_operator_s
 
     def attention_s(self, batch: float, share: Share, *, backward: bool = False) -> FloatArray:
         """Seconds of self-attention in each layer's forward or backward; around a ring with the merging of its blocks.
@@ -178,7 +179,7 @@ class KernelTimes(LayerTimes):
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
         inputs_s, weights_s = self._backward_gpu_s(batch, share)
-        host_s = self._operators * self._passed * self._stack.backward_operator_s
+        host_s = self._operators(backward=True) * self._passed * self._stack.backward_operator_s
         floor = self._floor(inputs_s + weights_s, host_s)
         return inputs_s * floor, weights_s * floor
 
@@ -226,17 +227,16 @@ class KernelTimes(LayerTimes):
         return total
 
     @staticmethod
-    def _cast_once(group: KernelGroup, shapes: Shapes) -> FloatArray:
-        """Tensors of activations, or of their gradients, that are cast to fewer bits for each product."""
+    def _in_fewer_bits(group: KernelGroup, shapes: Shapes) -> FloatArray:
+        """Whether kernels are products in fewer bits."""
         covered = Smaller.covers(shapes.heads, shapes.m, shapes.n, shapes.k)
         return np.where(shapes.weight_bytes > 0, covered, 0.0)
 
-    @property
-    def _operators(self) -> FloatArray:
+    def _operators(self, *, backward: bool = False) -> FloatArray:
         """Operators that the host dispatches for each layer."""
         weights = WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
-        base = np.asarray(self._table.operators + weights + CAST_OPERATORS * self._casts)
-        return base if self._adapters is None else base + self._adapters._operators
+        base = np.asarray(self._table.operators + weights + CAST_OPERATORS * self._casts[int(backward)])
+        return base if self._adapters is None else base + self._adapters._operators(backward=backward)
 
     @staticmethod
     def _floor(gpu_s: FloatArray, host_s: FloatArray) -> FloatArray:

@@ -28,6 +28,10 @@ CAST_OPERATORS: Final = 11
 """Operators that the host dispatches to cast a tensor with its scale. PyTorch's dispatcher counts as many in each cast
 of torchao 0.18.0 (float8, scales per tensor): magnitude, maximum, four conversions, two clamps, two products, a
 reciprocal. Engines for sampling have one of their own."""
+CASTS: Final = 2, 4
+"""Tensors that the host casts for each product with a trained weight, forward and backward: input and weight, then the
+gradient and they for both gradients (torchao 0.18.0, float8_linear.py). Of a frozen weight, which was cast before, the
+input and then the gradient alone."""
 
 
 class Products(NamedTuple):

@@ -383,6 +383,11 @@ class Layout:
         return (component.trained_parameters if self.scatters else component.summed_parameters)(first, end)
 
     @property
+    def gathers(self) -> bool:
+        """Whether weights lie in parts on the GPUs and are gathered before each use."""
+        return "weights" in self.divided and self.mesh.parts > 1
+
+    @property
     def scatters(self) -> bool:
         """Whether replicas get parts of the sums of gradients."""
         return self.shape.sharded or self.mesh.parts > 1
@@ -455,10 +460,11 @@ class Layout:
     def step_s(self, trained: float) -> float:
         """Seconds of the optimizer's step and of the host, on a replica of a stage with so many trained parameters.
 
-        Weights are cast to fewer bits once, whole.
+        Weights that lie whole are cast to fewer bits once.
         """
-        beside_s = self.scenario.host_s(trained) + self.scenario.costs.cast_s(trained) if trained else 0.0
-        return self.scenario.step_s(trained / self.parts) + beside_s
+        host_s = self.scenario.host_s(trained) if trained else 0.0
+        cast_s = 0.0 if self.gathers else self.scenario.costs.cast_s(trained)
+        return self.scenario.step_s(trained / self.parts) + host_s + cast_s
 
 
 def sharded(scenario: Scenario) -> Scenario:

@@ -271,8 +271,12 @@ def copied_s(layout: Layout, unit: int, moved_bytes: float) -> float:
 
 
 def unpacked_s(layout: Layout, unit: int) -> float:
-    """Seconds of copying gathered weights out of their buffer (``foreach_all_gather_copy_out``): read and written."""
-    return copied_s(layout, unit, 2 * layout.weights_bytes[unit])
+    """Seconds of copying gathered weights out of their buffer (``foreach_all_gather_copy_out``): read and written.
+
+    Then products in fewer bits cast them.
+    """
+    cast_s = layout.scenario.costs.cast_s(layout.parameters[unit])
+    return copied_s(layout, unit, 2 * layout.weights_bytes[unit]) + cast_s
 
 
 def packed_s(layout: Layout, unit: int, parameters: float) -> float:
