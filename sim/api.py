@@ -45,8 +45,8 @@ from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.outcomes.tasks import SAMPLING
-from sim.report.views import Result, Scaling, Sweep, with_views
-from sim.serving.answers import Serving
+from sim.report.views import Result, Scaling, Serving, Sweep, with_views
+from sim.serving.answers import answer
 from sim.serving.ask import ask
 from sim.serving.options import ServingOptions
 from sim.serving.service import Asked
@@ -397,6 +397,33 @@ def serve(
         InputError: a name is unknown, a value breaks its rule, or the SLO is below the fastest request.
         InfeasibleError: no plan fits.
     """
+    serving = start_serving(
+        model, cluster, gpus, strategy=strategy, policy=policy, stack=stack, measured=measured,
+        measured_run=measured_run, runtime=runtime, **options,
+    )  # fmt: skip
+    answer(serving)
+    return serving
+
+
+def start_serving(
+    model: str | Model | None = None,
+    cluster: str | Cluster | Sequence[str | Cluster] | None = None,
+    gpus: int | str | Sequence[int] | None = None,
+    *,
+    strategy: Contenders | None = None,
+    policy: str | AnyPolicy | type[AnyPolicy] | Sequence[Any] | None = None,
+    stack: str | Stack | None = None,
+    measured: NumberSource | None = None,
+    measured_run: RunSource | None = None,
+    runtime: str | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Serving:
+    """Return a question about serving, none of its plans run yet; its arguments are those of ``serve``.
+
+    Raises:
+        InputError: as of ``serve``.
+        InfeasibleError: nothing fits.
+    """
     own = {item.name for item in fields(ServingOptions)}
     mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
     wanted = mine.policy if policy is None else policy
@@ -404,7 +431,11 @@ def serve(
         given = {"model": model, "cluster": cluster, **options}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
-        return ask([], mine, wanted, gpus)
+        return Serving.of(ask([], mine, wanted, gpus))
+    if model is None:
+        raise InputError("`model` must be given, or `service`, a table of service times")
+    if "batch_size" in options:
+        raise InputError("`batch_size` is given, but the policy forms batches: give `max_batch`")
     names = _contenders(strategy)
     several = cluster.split(",") if isinstance(cluster, str) else cluster
     asked: list[Asked] = []
@@ -417,4 +448,4 @@ def serve(
         assert isinstance(scenario, SamplingScenario)
         held = None if request.names is None else tuple(request.names)
         asked.append(Asked(scenario, held, request.parameters, runtime))
-    return ask(asked, mine, wanted, gpus)
+    return Serving.of(ask(asked, mine, wanted, gpus))

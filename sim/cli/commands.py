@@ -32,6 +32,12 @@ from sim.report.frames import check_out
 from sim.report.page import PAGES, check_plotly
 from strategies.plans.workloads import AUTO
 
+READ: Final = (
+    *("experiment", "measured_run", "model", "cluster", "device", "stack"),
+    *("requests", "mix", "service", "price"),
+)
+"""Flags that may name a file to read."""
+
 
 def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
     """Add the flags of how an answer is printed, its trace, its pictures, and its question as a file."""
@@ -118,7 +124,7 @@ def print_experiment(options: argparse.Namespace) -> int:
 def check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end, and those that the question itself is read from."""
     claimed: dict[Path, str] = {}
-    for name in ("experiment", "measured_run", "model", "cluster", "device", "stack"):
+    for name in READ:
         if isinstance(read := getattr(options, name, None), str) and Path(read).is_file():
             claimed[Path(read).resolve()] = f"{flag_of(name)} reads"
     for flag in ("--out", "--store", "--trace", "--gantt", "--plot", "--report"):

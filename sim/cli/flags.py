@@ -115,7 +115,7 @@ def add_question(
     add("--resolution", metavar="PIXELS", help=pixels, **absent)
     for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:
-            add(flag_of(item.name), **_settings(item))
+            add(flag_of(item.name), **settings_of(item))
     if measured:
         number = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
         add("--measured", metavar="NAME=NUMBER", help=f"{number}: compute is scaled to it")
@@ -135,15 +135,17 @@ def add_question(
         for item in options_of(task.workload):
             if item.name not in SHARED:
                 hidden = {} if task.name in tasks else {"help": argparse.SUPPRESS}
-                add(flag_of(item.name), **_settings(item, sweeps, bool(measured)) | hidden)
+                add(flag_of(item.name), **settings_of(item, sweeps, bool(measured)) | hidden)
     every = [name for name in every_strategy() if task_of(name) in tasks] if sweeps else []
     add_parameters(parser, names or every)
 
 
-def _settings(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> dict[str, Any]:
+def settings_of(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> dict[str, Any]:
     """Return the settings of the flag of an option or a parameter, as it was declared."""
     rules = item.metadata
     words = rules["help"]
+    if rules["kind"] is bool and "action" in rules.get("flag", {}):
+        return {"help": words, "default": argparse.SUPPRESS, **rules["flag"]}
     if item.default not in (None, ()) and "(default" not in words:
         words += f" (default: {item.default})"
     settings = {"help": words, "default": argparse.SUPPRESS, **rules.get("flag", {})}
@@ -166,7 +168,7 @@ def add_parameters(parser: argparse.ArgumentParser, strategies: Sequence[str]) -
     if known:
         group = parser.add_argument_group(f"parameters of {', '.join(strategies)}")
     for item in known.values():
-        settings = _settings(item)
+        settings = settings_of(item)
         if item.default is None:
             settings["type"] = partial(_or_none, settings.get("type", str))
         shown_as: Any = {} if item.metadata["choices"] else {"metavar": item.name.upper()}

@@ -170,10 +170,11 @@ def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None
             from sim.cli.synthesize import add_synthesize
 
             return add_synthesize
-        case "sweep":
+        case "sweep" | "serve":
+            from sim.cli.serving import add_serve
             from sim.cli.sweeping import add_sweep
 
-            return add_sweep
+            return add_sweep if name == "sweep" else add_serve
     from sim.cli.listing import add_completion, add_list
 
     if name == "completion":

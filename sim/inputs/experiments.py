@@ -20,7 +20,7 @@ from strategies.registry import every_strategy
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "experiment", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write, addresses to connect to, and more flags: a file from elsewhere must name none."""
-SWITCHES: Final = ("exhaustive", "json", "print_experiment", "quiet", "verbose")
+SWITCHES: Final = ("capacity", "exhaustive", "json", "print_experiment", "quiet", "verbose")
 """Flags without a value: false leaves them out."""
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys that the result of a run has, and its flags have not."""

@@ -249,10 +249,15 @@ def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) ->
     if isinstance(share := options.get("cache_steps"), str):
         options["cache_steps"] = cached_share(share, model.name)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **options)
+    check_size(model, width, height)
+    return workload
+
+
+def check_size(model: Model, width: int, height: int) -> None:
+    """Refuse pixels that a model cannot draw."""
     check_pixels(model, width, height)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)
-    return workload
 
 
 def _check_included(scenario: SamplingScenario) -> None:

@@ -11,7 +11,7 @@ from profiles.machines.devices import Device, device_names, load_device
 from profiles.software.stacks import load_stack, stack_names
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.report.blocks import Column, Table, print_blocks
-from strategies.registry import every_strategy
+from strategies.registry import every_strategy, policies
 from strategies.strategy import AnyStrategy, is_seamless
 
 if TYPE_CHECKING:
@@ -181,10 +181,17 @@ def _component_rows() -> Iterator[dict[str, Any]]:
             }
 
 
+def policy_facts() -> Iterator[dict[str, Any]]:
+    """Yield the facts of each serving policy."""
+    for name, cls in policies().items():
+        yield {"name": name, "task": "serve", "summary": cls.summary, "parameters": {}}
+
+
 def _strategy_rows() -> Iterator[dict[str, Any]]:
     for cls in every_strategy().values():
         facts = strategy_facts(cls)
         yield facts | {"seamless": is_seamless(cls), "parameters": ", ".join(facts["parameters"])}
+    yield from (facts | {"seamless": True, "parameters": ""} for facts in policy_facts())
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +208,7 @@ FACTS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
     "clusters": lambda: map(cluster_facts, map(load_cluster, cluster_names())),
     "devices": lambda: map(device_facts, map(load_device, device_names())),
     "stacks": lambda: map(asdict, map(load_stack, stack_names())),
-    "strategies": lambda: map(strategy_facts, every_strategy().values()),
+    "strategies": lambda: [*map(strategy_facts, every_strategy().values()), *policy_facts()],
 }
 """Facts under public keys, by command."""
 ROWS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {

@@ -72,7 +72,7 @@ def run_page(result: Result, asked: str) -> str:
     """Return the page of a run, whose traces must be there."""
     assert result.source is not None
     source = [*provenance(result.source.scenario), ("again", asked or command_of(result))]
-    return _page(result.title, panel_of(result), [_trace_part(result)], source)
+    return page_text(result.title, panel_of(result), [_trace_part(result)], source)
 
 
 def _trace_part(result: Result) -> Part:
@@ -102,7 +102,7 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
         parts.append(_trace_part(chosen.result_of(best)))
     fixed = [("held fixed", held_fixed(chosen.points, verdict.best))] if verdict else []
     source = [*fixed, *provenance(chosen.scenario), *([("again", asked)] if asked else [])]
-    return _page(title, Panel(title, lines), parts, source)
+    return page_text(title, Panel(title, lines), parts, source)
 
 
 def provenance(scenario: AnyScenario) -> list[Line]:
@@ -120,18 +120,21 @@ def provenance(scenario: AnyScenario) -> list[Line]:
     ]
 
 
-def _page(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Line]) -> str:
-    """Return the text of a page."""
-    check_plotly()
-    from plotly.offline import get_plotlyjs
+def page_text(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Line]) -> str:
+    """Return the text of a page; Plotly is in it where a figure needs it."""
+    parts, script = list(parts), ""
+    if not all(isinstance(what, str) for _, _, what in parts):
+        check_plotly()
+        from plotly.offline import get_plotlyjs
 
+        script = get_plotlyjs()
     sections = "".join(_section(number, *part) for number, part in enumerate(parts))
     style = files("sim.report").joinpath("style.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
-<title>{escape(title)}</title><style>{style}</style><script>{get_plotlyjs()}</script></head>
+<title>{escape(title)}</title><style>{style}</style><script>{script}</script></head>
 <body><main><h1>{escape(title)}</h1>
 <section id="answer">{html(answer)}</section>
 {sections}
@@ -142,11 +145,13 @@ def _page(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Lin
 
 def _section(number: int, head: str, note: str, what: Any) -> str:  # noqa: ANN401
     """Return a figure, or HTML, below its heading."""
-    from plotly.io import to_html
+    inner = what
+    if not isinstance(what, str):
+        from plotly.io import to_html
 
-    config = {"displaylogo": False, "responsive": True}
-    plot = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{number}", "config": config}
-    inner = what if isinstance(what, str) else to_html(what, **plot)
+        config = {"displaylogo": False, "responsive": True}
+        plot = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{number}", "config": config}
+        inner = to_html(what, **plot)
     return f"<section><h2>{escape(head)}</h2><p>{escape(note)}</p>{inner}</section>\n"
 
 

@@ -22,7 +22,10 @@ from sim.report.rankings import table_blocks
 from sim.report.reasons import Account, account_of
 from sim.report.results import panel_of
 from sim.report.scalings import table_of, verdict_at_knee
+from sim.report.serving import ServingVerdict, serving_blocks, verdict_of_serving, write_serving_report
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
+from sim.serving import answers
+from sim.serving.records import request_rows
 from strategies.strategy import AnyStrategy
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MORE_OF_SWEEP: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
+MORE_OF_SERVING: Final = (
+    "More: .frame(), .requests(), .plot(), .plot_fleet(), .plot_queue(), .write_report('report.html')"
+)
 MORE_OF_SCALING: Final = "More: .frame(), .steps, .plot(), .write_report('report.html')"
 
 
@@ -228,3 +234,57 @@ class Scaling(_Swept, scaling.Scaling):
     def write_report(self, path: str | Path) -> None:
         """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network."""
         write_sweep_report(self.sweeps, Path(path))
+
+
+class Serving(answers.Serving):
+    """Plans of a fleet, best first; its values are those of the base class."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, serving: answers.Serving) -> "Serving":
+        """Return an answer, or a question, with its verdict and its pictures."""
+        return cls(**{item.name: getattr(serving, item.name) for item in fields(serving)})
+
+    @property
+    def verdict(self) -> ServingVerdict:
+        """The best plan, what it gives, why, and how far to trust it."""
+        return verdict_of_serving(self)
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the plans, in a notebook."""
+        return html(*serving_blocks(self), MORE_OF_SERVING)
+
+    def requests(self) -> "DataFrame":
+        """Return the requests of the best plan: seconds of arrival, start and end, shape, SLO, and whether it held."""
+        import pandas as pd
+
+        return pd.DataFrame(request_rows(self.best))
+
+    def plot(self) -> "Figure":
+        """Plot attainment and percentiles against the rate; of one rate, how many requests are complete when."""
+        from sim.report.plots.serving import plot_latencies, plot_rates
+
+        return plot_rates(self) if self.curves else plot_latencies(self)
+
+    def plot_costs(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot p99 against the cost of a request, of each plan, and the front of the two."""
+        from sim.report.plots.serving import plot_costs
+
+        return plot_costs(self, ax)
+
+    def plot_fleet(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot what each GPU of the best plan runs around the time of the longest queue."""
+        from sim.report.plots.serving import plot_fleet
+
+        return plot_fleet(self, ax)
+
+    def plot_queue(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot the requests that wait for the best plan, over time."""
+        from sim.report.plots.serving import plot_queue
+
+        return plot_queue(self, ax)
+
+    def write_report(self, path: str | Path) -> None:
+        """Write an HTML page with the verdict, plans and pictures, which needs no network."""
+        write_serving_report(self, Path(path))

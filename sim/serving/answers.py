@@ -1,17 +1,17 @@
 """The answer to a question about serving: plans with what they gave, best first, and what else was asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from profiles.errors import InfeasibleError, InputError, wrong
+from profiles.errors import InfeasibleError, InputError, counted, wrong
+from sim.outcomes.results import Result
 from sim.serving.fleet import Setup
-from sim.serving.load import Kind
 from sim.serving.options import ServingOptions, span_of
-from sim.serving.outcomes import Outcome
+from sim.serving.outcomes import STUDENT, Outcome, Plan
 from sim.serving.serve import EXACT, POINTS, Question
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ CURVES: Final = 4
 """Plans whose curve over the rate is drawn: the best at the highest rate."""
 CAPACITIES: Final = 3
 """Plans whose capacity is also found at the low and the high estimate of service times."""
+TOLD: Final = (50, 90, 99)
+"""Percentiles that are told."""
 
 
 @dataclass(slots=True)
@@ -29,23 +31,28 @@ class Serving:
 
     Attributes:
         title: the question in words.
-        options: what was asked.
-        kinds: classes of requests, their SLOs in seconds.
+        questions: one for each cluster.
         outcomes: of each plan at the highest rate asked for; of several numbers of GPUs on the fewest that hold.
         curves: of the best plans, outcomes by rate.
         estimates: of the best plan, its outcome where service takes as long as the low and the high estimate.
+        limit: where the best plan misses the SLO or cannot keep up, the highest rate at which one would not, and it.
         fewest_bound: GPUs that no plan can do without, where the fewest were asked for.
-        measured_s: seconds that the requests of a trace took, where it says so.
+        fewest_ends: the fewest at the low and the high estimate of service times; None where none holds.
     """
 
     title: str
-    options: ServingOptions
-    kinds: tuple[Kind, ...]
+    questions: Sequence[Question]
     outcomes: list[Outcome] = field(default_factory=list)
     curves: list[list[Outcome]] = field(default_factory=list)
     estimates: tuple[Outcome, ...] = ()
+    limit: tuple[float, Plan] | None = None
     fewest_bound: int | None = None
-    measured_s: tuple[float, ...] = ()
+    fewest_ends: tuple[int | None, ...] = ()
+
+    @property
+    def options(self) -> ServingOptions:
+        """What is asked."""
+        return self.questions[0].options
 
     @property
     def best(self) -> Outcome:
@@ -55,21 +62,51 @@ class Serving:
             InfeasibleError: there is none.
         """
         if not self.outcomes:
-            raise InfeasibleError("no plan holds the SLO on these GPUs")
+            raise InfeasibleError("no plan is known yet")
         return self.outcomes[0]
 
     @property
-    def has_slo(self) -> bool:
-        """Whether any request has one."""
-        return any(kind.slo_s < inf for kind in self.kinds)
+    def question(self) -> Question:
+        """The question on the best plan's cluster."""
+        return next(of for of in self.questions if of.site.name == self.best.plan.cluster)
+
+    @property
+    def result(self) -> Result | None:
+        """A request alone on a replica of the best plan, simulated; None of a table of service times."""
+        return self.question.site.results.get(self.best.plan.degree)
+
+    @property
+    def measured_s(self) -> tuple[float, ...]:
+        """Seconds that the requests of a trace took, where it says so and is replayed as it was."""
+        trace = self.questions[0].trace
+        return trace.latency_s if trace is not None and self.options.rate is None else ()
 
     def ties(self) -> list[Outcome]:
-        """Plans that the draws cannot tell from the best: the interval of their difference, batch by batch, holds 0."""
-        return [of for of in self.outcomes[1:] if tied(self.best, of)] if self.outcomes else []
+        """Plans that cannot be told from the best by what ranks them: its capacity, its GPUs and what was drawn."""
+        return [of for of in self.outcomes[1:] if self._ties(self.best, of)]
+
+    def _ties(self, best: Outcome, of: Outcome) -> bool:
+        if best.capacity_per_s and self.options.rate is None:
+            return best.capacity_per_s[0] - of.capacity_per_s[0] <= EXACT * best.capacity_per_s[0]
+        return _dollars(best) == _dollars(of) and tied(best, of, self.options.slo_share)
 
     def to_json(self) -> list[dict[str, Any]]:
         """All outcomes under their public keys, best first; of a curve those at every rate."""
-        return [of.to_json() for of in (*(of for curve in self.curves for of in curve),) or self.outcomes]
+        rows = [of.to_json() for of in (*(of for curve in self.curves for of in curve),) or self.outcomes]
+        if rows and not self.curves:
+            rows[0] |= self._known_of_best()
+        return rows
+
+    def _known_of_best(self) -> dict[str, Any]:
+        """What is known of the best plan alone, under public keys."""
+        row: dict[str, Any] = {}
+        for end, of in zip(("low", "high"), self.estimates, strict=False):
+            row |= {f"attainment_{end}": of.attainment, f"p99_s_{end}": of.to_json()["p99_s"]}
+        for end, gpus in zip(("low", "high"), self.fewest_ends, strict=False):
+            row[f"gpus_{end}"] = gpus
+        row |= {f"measured_p{p}_s": float(np.percentile(self.measured_s, p)) for p in TOLD if self.measured_s}
+        known = {"limit_per_s": self.limit and self.limit[0], "gpus_bound": self.fewest_bound}
+        return row | {key: value for key, value in known.items() if value is not None}
 
     def frame(self) -> "pd.DataFrame":
         """All outcomes as a frame, one row for each."""
@@ -79,43 +116,32 @@ class Serving:
         return pd.DataFrame([{**{f"plan_{k}": v for k, v in row.pop("plan").items()}, **row} for row in rows])
 
     def __repr__(self) -> str:
-        best = (
-            f"best {self.outcomes[0].plan.replicas} {self.outcomes[0].plan.policy}"
-            if self.outcomes
-            else "none holds"
-        )
+        best = f"best {self.best.plan.replicas} {self.best.plan.policy}" if self.outcomes else "not answered"
         return f"<Serving {self.title}: {len(self.outcomes)} plans, {best}>"
 
 
-def tied(one: Outcome, other: Outcome) -> bool:
-    """Whether two plans under the same requests differ by less than their draws do: of attainment, else of the mean."""
+def tied(one: Outcome, other: Outcome, share: float) -> bool:
+    """Whether plans differ less than batches of their requests do: in attainment where one misses, else in the mean."""
     if len(one.latencies_s) != len(other.latencies_s) or len(one.latencies_s) < 20:
         return False
-    both = one.attainment is not None and (one.attainment < 1 or (other.attainment or 0) < 1)
-    pairs = (one.held * 1.0, other.held * 1.0) if both else (one.latencies_s, other.latencies_s)
+    by_slo = not (one.holds(share) and other.holds(share)) and (one.held != other.held).any()
+    pairs = (one.held * 1.0, other.held * 1.0) if by_slo else (one.latencies_s, other.latencies_s)
     means = [part.mean() for part in np.array_split(pairs[0] - pairs[1], 10)]
-    return bool(abs(np.mean(means)) <= 2.26 * np.std(means, ddof=1) / 10**0.5)
+    return bool(abs(np.mean(means)) <= STUDENT[8] * np.std(means, ddof=1) / 10**0.5)
 
 
-def answer(
-    questions: Sequence[Question], title: str, report: Callable[[str], None] = lambda _: None
-) -> Serving:
-    """Return the answer to one question on each of several clusters.
+def answer(found: Serving) -> None:
+    """Answer one question on each of several clusters; what is found until an interrupt is kept.
 
     Raises:
         InputError: no SLO can be held by any plan.
+        InfeasibleError: no plan fits, or none holds on any of several numbers of GPUs.
     """
-    first = questions[0]
-    options = first.options
-    found = Serving(title, options, first.kinds)
-    if first.trace is not None:
-        found.measured_s = first.trace.latency_s
-    check_slo(questions)
-    if len(first.gpus) > 1:
-        _find_fewest(questions, found)
+    check_slo(found.questions)
+    if len(found.questions[0].gpus) > 1:
+        _find_fewest(found)
     else:
-        _compare(questions, found)
-    return found
+        _compare(found)
 
 
 def check_slo(questions: Sequence[Question]) -> None:
@@ -124,10 +150,10 @@ def check_slo(questions: Sequence[Question]) -> None:
     Raises:
         InputError: they are.
     """
-    fastest: dict[Any, float] = {}
-    for question in questions:
-        for kind in question.kinds:
-            fastest[kind] = min(fastest.get(kind, inf), question.site.fastest_s(kind.shape))
+    fastest = {
+        kind: min(question.site.fastest_s(kind.shape) for question in questions)
+        for kind in questions[0].kinds
+    }
     if all(kind.slo_s < seconds for kind, seconds in fastest.items()):
         kind, seconds = min(fastest.items(), key=lambda item: item[1] / item[0].slo_s)
         words = f"a request of {kind.shape.words} takes {seconds:.3g} s alone on the fastest plan"
@@ -143,46 +169,58 @@ def rate_of(question: Question) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def _find_fewest(questions: Sequence[Question], found: Serving) -> None:
+def _find_fewest(found: Serving) -> None:
     """Find the fewest GPUs of each kind of plan."""
-    if not found.has_slo:
+    questions = found.questions
+    if not any(kind.slo_s < inf for kind in questions[0].kinds):
         raise InputError("several `gpus` ask for the fewest that hold the SLO: give `slo`")
     low, rate = rate_of(questions[0])
     if not rate or low != rate:
         raise wrong("rate", "must be one number where the fewest GPUs are asked for")
-    found.outcomes = [run for question in questions for run in question.fewest(rate)]
-    found.outcomes.sort(key=lambda of: (_dollars(of), of.percentile_s(99)))
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
-    if found.outcomes:
-        _estimate(questions, found, rate)
+    try:
+        for question in questions:
+            found.outcomes.extend(question.fewest(rate))
+    finally:
+        found.outcomes.sort(key=lambda of: (_dollars(of), of.percentile_s(99)))
+    if not found.outcomes:
+        most = counted(max(questions[0].gpus), "GPU")
+        bound = f"fewer than {found.fewest_bound} cannot keep up, whatever the plan"
+        raise InfeasibleError(f"no plan holds the SLO on up to {most}; {bound}")
+    _look_closer(found, rate)
+    question, plan = found.question, found.best.plan
+    band = question.band(plan)
+    ends = (question.scaled(factor).fewest_like(plan, rate) for factor in (band.low, band.high))
+    found.fewest_ends = tuple(None if of is None else of.plan.gpus for of in ends)
 
 
-def _compare(questions: Sequence[Question], found: Serving) -> None:
+def _compare(found: Serving) -> None:
     """Run every plan at the highest rate, and whatever else is asked."""
-    options = found.options
+    questions, options = found.questions, found.options
     low, high = rate_of(questions[0])
     made = [(question, *made) for question in questions for made in question.plans(question.gpus[0])]
     if not made:
-        raise InfeasibleError(f"no plan fits on {questions[0].gpus[0]} GPUs")
+        why = "; ".join(line for question in questions for line in question.site.impossible)
+        raise InfeasibleError(f"no plan fits on {counted(questions[0].gpus[0], 'GPU')}: {why}")
     rows: list[Row] = []
-    for question, plan, setup in made:
-        capacity = (question.capacity_per_s(plan, setup),) if options.capacity else ()
-        rate = high or max(capacity, default=0.0) or EXACT * question.ceiling_per_s(setup)
-        rows.append(Row(replace(question.run(plan, setup, rate), capacity_per_s=capacity), question, setup))
-    rows.sort(key=lambda row: rank(row.run, options))
-    if options.capacity:
-        rows[:CAPACITIES] = [row.with_ends() for row in rows[:CAPACITIES]]
+    try:
+        for question, plan, setup in made:
+            capacity = (question.capacity_per_s(plan, setup),) if options.capacity else ()
+            rate = high or max(capacity, default=0.0) or EXACT * question.ceiling_per_s(setup)
+            run = question.run(plan, setup, rate)
+            rows.append(Row(replace(run, capacity_per_s=capacity), question, setup))
+    finally:
+        rows.sort(key=lambda row: rank(row.run, options))
+        found.outcomes = [row.run for row in rows]
+    _look_closer(found, found.best.rate_per_s)
+    if found.estimates and not (found.best.holds(options.slo_share) and found.best.keeps_up):
+        found.limit = _limit(rows)
+    for place, row in enumerate(rows[:CAPACITIES] if options.capacity else ()):
+        found.outcomes[place] = replace(found.outcomes[place], capacity_per_s=row.capacities())
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
-        found.curves = [
-            [of.question.run(of.run.plan, of.setup, rate) for rate in rates] for of in rows[:CURVES]
-        ]
-    best = rows[0]
-    log = best.question.run(best.run.plan, best.setup, best.run.rate_per_s, recorded=True).log
-    rows[0] = best._replace(run=replace(best.run, log=log))
-    found.outcomes = [row.run for row in rows]
-    if not options.arrivals.startswith("closed"):
-        _estimate(questions, found, best.run.rate_per_s)
+        for row in rows[:CURVES]:
+            found.curves.append([row.question.run(row.run.plan, row.setup, rate) for rate in rates])
 
 
 class Row(NamedTuple):
@@ -192,20 +230,32 @@ class Row(NamedTuple):
     question: Question
     setup: Setup
 
-    def with_ends(self) -> "Row":
-        """The same with the capacity at the high and the low estimate of service times too."""
+    def capacities(self) -> tuple[float, ...]:
+        """Its capacity, and that at the high and the low estimate of service times."""
         band = self.question.band(self.run.plan)
         ends = (
             self.question.scaled(of).capacity_per_s(self.run.plan, self.setup) for of in (band.high, band.low)
         )
-        return self._replace(run=replace(self.run, capacity_per_s=(*self.run.capacity_per_s, *ends)))
+        return (*self.run.capacity_per_s, *ends)
 
 
-def _estimate(questions: Sequence[Question], found: Serving, rate: float) -> None:
-    """Run the best plan at the low and the high estimate of service times."""
-    best = found.outcomes[0]
-    question = next(of for of in questions if of.site.name == best.plan.cluster)
+def _limit(rows: Sequence[Row]) -> tuple[float, Plan]:
+    """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan."""
+    best = 0.0, rows[0].run.plan
+    for run, question, setup in sorted(rows, key=lambda row: row.run.plan.max_batch):
+        has_slo = run.attainment is not None
+        rate = question.capacity_per_s(run.plan, setup, best[0]) if has_slo else run.ceiling_per_s
+        best = (rate, run.plan) if rate > best[0] else best
+    return best
+
+
+def _look_closer(found: Serving, rate: float) -> None:
+    """Record what the best plan ran, and run it at the low and the high estimate of service times."""
+    best, question = found.best, found.question
     setup = next(setup for plan, setup in question.plans(best.plan.gpus) if plan == best.plan)
+    found.outcomes[0] = replace(best, log=question.run(best.plan, setup, rate, recorded=True).log)
+    if found.options.arrivals.startswith("closed"):
+        return
     band = question.band(best.plan)
     found.estimates = tuple(question.scaled(of).run(best.plan, setup, rate) for of in (band.low, band.high))
 

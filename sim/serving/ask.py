@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError, counted, shown, wrong
-from profiles.names import unknown_name
-from sim.serving.answers import Serving, answer
-from sim.serving.inputs import prices_of, read_mix, read_trace, replicas_of, slo_s
+from profiles.names import known_name, unknown_name
+from sim.inputs.scenarios import check_size
+from sim.serving.answers import Serving
+from sim.serving.inputs import pools_of, prices_of, read_mix, read_trace, replicas_of, slo_s
 from sim.serving.load import Kind, Trace
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question, Site, simulated_site, tabled_site
-from sim.serving.service import Asked, frames_of, read_service
+from sim.serving.service import Asked, at_shape, frames_of, read_service
 from strategies.policy import AnyPolicy, Shape
 from strategies.registry import policies
 from strategies.sampling_scenario import SamplingScenario
@@ -28,7 +29,7 @@ def ask(
     given: Any,  # noqa: ANN401
     gpus: int | str | Iterable[int] | None,
 ) -> Serving:
-    """Return the answer to a question about serving.
+    """Return a question about serving, to be answered.
 
     Args:
         asked: a scenario for each cluster; none where service times are from a table.
@@ -42,7 +43,7 @@ def ask(
     """
     one = isinstance(given, str | type) or is_dataclass(given)
     chosen = [policy for item in ([given] if one else given) for policy in _policies(item)]
-    counts = _counts(gpus, [of.scenario for of in asked])
+    counts = _counts(gpus, [of.scenario for of in asked], options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
     if asked:
         sites, usual = _simulated_sites(asked, options, max(counts))
@@ -57,7 +58,7 @@ def ask(
     for site in sites:
         site.price = prices[site.name]
     kinds, trace = _kinds(options, usual, sites[0].alone_s)
-    return answer([Question(site, options, chosen, kinds, trace, counts) for site in sites], title)
+    return Serving(title, [Question(site, options, chosen, kinds, trace, counts) for site in sites])
 
 
 def _simulated_sites(asked: Sequence[Asked], options: ServingOptions, most: int) -> tuple[list[Site], Shape]:
@@ -66,6 +67,12 @@ def _simulated_sites(asked: Sequence[Asked], options: ServingOptions, most: int)
     workload = scenario.workload
     usual = Shape(workload.height, workload.width, frames_of(scenario), workload.steps, workload.guidance)
     kinds, _ = _kinds(options, usual, lambda shape: 1.0)
+    for shape in {kind.shape for kind in kinds}:
+        try:
+            check_size(scenario.model, shape.width, shape.height)
+            at_shape(scenario, shape, 1, 1)
+        except InputError as error:
+            raise InputError(f"{options.requests or options.mix}: {error.message}") from None
     heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
     return [simulated_site(of, heaviest, _degrees(of.scenario, options, most)) for of in asked], usual
 
@@ -79,9 +86,10 @@ def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
         return [made]
     found: list[AnyPolicy] = []
     for name in (part.strip() for part in given.split(",")):
-        if name not in policies():
-            raise unknown_name("strategy", name, policies())
-        found.append(policies()[name]())
+        known = known_name("policy", name, policies())
+        if known is None:
+            raise unknown_name("policy", name, policies())
+        found.append(policies()[known]())
     return found
 
 
@@ -98,14 +106,17 @@ def _kinds(
     return (Kind(1.0, usual, slo_s(options.slo, usual, alone)),), None
 
 
-def _counts(gpus: int | str | Iterable[int] | None, scenarios: Sequence[SamplingScenario]) -> Sequence[int]:
-    """Return the numbers of GPUs of the fleet: here every number of a span.
+def _counts(
+    gpus: int | str | Iterable[int] | None, scenarios: Sequence[SamplingScenario], options: ServingOptions
+) -> Sequence[int]:
+    """Return the numbers of GPUs of the fleet: every one of a span; without any the largest plan's, or a node's.
 
     Raises:
         InputError: one is no number above 0.
     """
     if gpus is None:
-        return (min((of.cluster.devices_per_node for of in scenarios), default=1),)
+        node = min((of.cluster.devices_per_node for of in scenarios), default=1)
+        return (max(_taken(options).values(), default=node),)
     counts: Sequence[int]
     if isinstance(gpus, str):
         low, dash, high = gpus.partition("-")
@@ -116,13 +127,26 @@ def _counts(gpus: int | str | Iterable[int] | None, scenarios: Sequence[Sampling
         counts = (gpus,) if isinstance(gpus, int) else tuple(gpus)
     if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
         raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
+    for plan, taken in _taken(options).items():
+        if taken > max(counts):
+            raise wrong("gpus", f"is {max(counts)}, but {plan} takes {taken}")
     return sorted(set(counts))
+
+
+def _taken(options: ServingOptions) -> dict[str, int]:
+    """Return the GPUs that each plan takes that is asked for."""
+    if options.pools is not None:
+        return {options.pools: sum(pools_of(options.pools).values())}
+    return {text: sum(replicas_of(text)) for text in (options.replicas or "").split(",") if text}
 
 
 def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int) -> list[int]:
     """Return the numbers of GPUs that a replica may have: powers of two of a node, or those asked for."""
     if options.replicas is not None:
-        return sorted({of for text in options.replicas.split(",") for of in replicas_of(text)})
+        sizes = sorted({of for text in options.replicas.split(",") for of in replicas_of(text)})
+        if odd := [of for of in sizes if of.bit_count() > 1]:
+            raise wrong("replicas", f"has replicas of {odd[0]} GPUs, must be a power of two")
+        return sizes
     if options.pools is not None:
         return [1]
     most = min(most, scenario.cluster.devices_per_node)

@@ -81,8 +81,9 @@ class ServingOptions:
             raise wrong("slo_share", f"is {shown(self.slo_share)}, must be above 0 and at most 1")
         for name in ("batch_wait", "duration"):
             value = getattr(self, name)
-            if value is not None and not (is_number(value) and 0 <= value < 1e9):
-                raise wrong(name, f"is {shown(value)}, must be seconds: at least 0")
+            least = 0 if name == "batch_wait" else 1e-3
+            if value is not None and not (is_number(value) and least <= value <= 1e9):
+                raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")
         closed = self.arrivals.startswith("closed")
         if closed and (self.rate is not None or self.capacity or self.requests is not None):
             other = "rate" if self.rate is not None else "capacity" if self.capacity else "requests"
@@ -116,7 +117,8 @@ def span_of(name: str, value: Any) -> tuple[float, float]:  # noqa: ANN401
     Raises:
         InputError: it is neither.
     """
-    low, dash, high = str(value).partition("-") if isinstance(value, str) else (value, "", "")
+    spans = isinstance(value, str) and not value.startswith("-")
+    low, dash, high = value.partition("-") if spans else (value, "", "")
     first = positive(name, low)
     last = positive(name, high) if dash else first
     if last < first:

@@ -31,6 +31,7 @@ class Plan:
         policy: name of the policy.
         max_batch: requests that may share a batch.
         pools: GPUs of each stage, where stages have their own.
+        degree: GPUs of its largest replicas; of elastic ones the most that a request may get.
     """
 
     replicas: str
@@ -41,6 +42,7 @@ class Plan:
     policy: str
     max_batch: int
     pools: Mapping[str, int] = field(default_factory=FrozenMapping)
+    degree: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The plan under its public keys."""
@@ -69,7 +71,9 @@ class Outcome:
         completed_per_s: requests a second over the time in which they arrived.
         use: share of the GPUs' time in which they run something.
         ceiling_per_s: requests a second that the plan can complete at most.
-        capacity_per_s: highest rate under the SLO: at the middle, low and high estimate of service times.
+        capacity_per_s: highest rate under the SLO: by the middle estimate of service times, the high and the low one.
+        log: of the best plan what ran where.
+        warmup_s: requests that arrived before are not counted.
     """
 
     plan: Plan
@@ -85,6 +89,7 @@ class Outcome:
     capacity_per_s: tuple[float, ...] = ()
     price_per_gpu_hour: float | None = None
     log: Log | None = None
+    warmup_s: float = 0.0
 
     def percentile_s(self, percent: float) -> float:
         """Seconds within which so many of a hundred requests are complete."""
@@ -117,6 +122,11 @@ class Outcome:
         price = self.price_per_gpu_hour
         return None if price is None else 1000 * self.gpu_s_per_request * price / 3600
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it completes requests as fast as they arrive, in the long run."""
+        return self.rate_per_s < self.ceiling_per_s
+
     def holds(self, share: float) -> bool:
         """Whether at least so large a share of the requests held the SLO."""
         return self.attainment is None or self.attainment >= share
@@ -143,7 +153,7 @@ class Outcome:
             row |= zip(names, self.capacity_per_s, strict=False)
         if self.dollars_per_1000 is not None:
             row["dollars_per_1000"] = self.dollars_per_1000
-        return row
+        return {key: None if value == inf else value for key, value in row.items()}
 
 
 def outcome_of(
@@ -180,4 +190,5 @@ def outcome_of(
         ceiling_per_s=ceiling_per_s,
         price_per_gpu_hour=price,
         log=log if recorded else None,
+        warmup_s=warmup_s,
     )

@@ -6,7 +6,9 @@ from math import ceil, inf
 from typing import Any, Final
 
 from profiles.costs.bands import Band
-from profiles.errors import InfeasibleError, wrong
+from profiles.errors import InfeasibleError, counted, wrong
+from profiles.mappings import FrozenMapping
+from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from sim.serving.fleet import PARTS, Pool, Replay, Setup
 from sim.serving.inputs import POOLS, pools_of, replicas_of
@@ -39,6 +41,8 @@ class Site:
         samplers: name and parameters of the sampler on each.
         band: factors on service times between which eight of ten measured ones lie, by GPUs of a replica.
         per_node: GPUs of a node.
+        results: a request alone on a replica of so many GPUs, simulated; none of a table.
+        impossible: what cannot be, in words, as it was found.
         price: dollars a GPU-hour.
     """
 
@@ -48,6 +52,8 @@ class Site:
     samplers: Mapping[int, tuple[str, Mapping[str, Any]]]
     band: Mapping[int, Band]
     per_node: int
+    results: Mapping[int, Result] = field(default_factory=FrozenMapping)
+    impossible: dict[str, None] = field(default_factory=dict)
     price: float | None = None
 
     def run_s(self, gpus: int, shape: Shape, batch: int = 1) -> float:
@@ -79,6 +85,8 @@ def simulated_site(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Site:
         sizes = ", ".join(map(str, degrees))
         words = f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {cluster.name}"
         raise InfeasibleError(f"{words}, one replica")
+    lacking = (counted(gpus, "GPU") for gpus in degrees if gpus not in results)
+    none = {f"a replica of {words}: no sampler fits": None for words in lacking}
     made = {gpus: (of.source, of.uncertainty.band) for gpus, of in results.items() if of.source is not None}
     samplers = {
         gpus: source.strategy for gpus, (source, _) in made.items() if isinstance(source.strategy, Sampler)
@@ -90,6 +98,8 @@ def simulated_site(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Site:
         {gpus: (of.name, parameters_of(of)) for gpus, of in samplers.items()},
         {gpus: band for gpus, (_, band) in made.items()},
         cluster.devices_per_node,
+        results,
+        none,
     )
 
 
@@ -126,7 +136,7 @@ class Question:
         """Yield the plans on so many GPUs that fit in memory."""
         for policy in self.policies:
             for name, pools in self._pools(gpus, policy):
-                for cap in self._caps(policy):
+                for cap in self.caps if policy.batches else (1,):
                     setup = self._setup(pools, policy, cap)
                     if self.ceiling_per_s(setup) > 0:
                         yield self._plan(name, setup), setup
@@ -159,11 +169,11 @@ class Question:
             if count := gpus // degree:
                 yield f"{count}x{degree}", (Pool((degree,) * count),)
 
-    def _caps(self, policy: AnyPolicy) -> Sequence[int]:
-        """Return the batch caps to try."""
-        if not policy.batches:
-            return (1,)
-        return CAPS if self.options.max_batch is None else (self.options.max_batch,)
+    @property
+    def caps(self) -> Sequence[int]:
+        """The batch caps to try with policies that form batches."""
+        known = [cap for cap in CAPS if self.site.service.has_batches(cap)]
+        return known if self.options.max_batch is None else (self.options.max_batch,)
 
     def _setup(self, pools: tuple[Pool, ...], policy: AnyPolicy, cap: int) -> Setup:
         largest = max(max(pool.replicas) for pool in pools)
@@ -175,8 +185,9 @@ class Question:
         degree = max((of for of in self.site.degrees if of <= degree), default=degree)
         sampler, parameters = self.site.samplers[degree]
         pools = pools_of(self.options.pools) if self.options.pools else {}
+        policy = setup.policy.name
         return Plan(
-            name, self.site.name, setup.gpus, sampler, parameters, setup.policy.name, setup.max_batch, pools
+            name, self.site.name, setup.gpus, sampler, parameters, policy, setup.max_batch, pools, degree
         )
 
     def ceiling_per_s(self, setup: Setup) -> float:
@@ -209,7 +220,8 @@ class Question:
     def _parts_s(self, gpus: int, shape: Shape, batch: int, parts: tuple[str, ...]) -> float:
         try:
             times = self.site.service.times(gpus, shape, batch)
-        except InfeasibleError:
+        except InfeasibleError as error:
+            self.site.impossible[str(error)] = None
             return inf
         each = dict(zip(PARTS, (times.encode_s, shape.steps * times.step_s, times.decode_s), strict=True))
         return sum(each[part] for part in parts)
@@ -225,9 +237,7 @@ class Question:
         duration_s = REQUESTS / rate_per_s if duration_s is None else duration_s
         return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
 
-    def run(
-        self, plan: Plan, setup: Setup, rate_per_s: float, *, recorded: bool = False, warmup: float = WARMUP
-    ) -> Outcome:
+    def run(self, plan: Plan, setup: Setup, rate_per_s: float, *, recorded: bool = False) -> Outcome:
         """Run a plan at a rate."""
         load = self.load(rate_per_s, setup)
         service = self.site.service if self.scale == 1 else self.site.service.scaled(self.scale)
@@ -237,32 +247,37 @@ class Question:
         )  # fmt: skip
         log = replay.run()
         reached = len(log.jobs) / max(load.duration_s, 1e-12) if load.clients else rate_per_s
-        degree = max(of for of in self.site.degrees if of <= max(max(pool.replicas) for pool in setup.pools))
         return outcome_of(
             plan,
             log,
             rate_per_s=reached,
-            warmup_s=0.0 if self.trace is not None else warmup * load.duration_s,
+            warmup_s=0.0 if self.trace is not None else WARMUP * load.duration_s,
             duration_s=load.duration_s,
             has_slo=any(kind.slo_s < inf for kind in self.kinds),
-            alone_s={kind.shape: self.scale * self.site.run_s(degree, kind.shape) for kind in self.kinds},
+            alone_s={
+                kind.shape: self.scale * self.site.run_s(plan.degree, kind.shape) for kind in self.kinds
+            },
             ceiling_per_s=self.ceiling_per_s(setup),
             price=self.site.price,
             recorded=recorded,
         )
 
-    def capacity_per_s(self, plan: Plan, setup: Setup) -> float:
-        """The highest rate at which a plan holds the SLO, by bisection under the same draws; 0 where it never does."""
-        share = self.options.slo_share
-        low, high = 0.0, self.ceiling_per_s(setup)
-        while high - low > EXACT * high:
+    def capacity_per_s(self, plan: Plan, setup: Setup, least_per_s: float = 0.0) -> float:
+        """The highest rate at which a plan holds the SLO, by bisection under the same draws.
+
+        0 where it never does, or not above a rate that is of no interest.
+        """
+        ceiling = high = self.ceiling_per_s(setup)
+        low, share = 0.0, self.options.slo_share
+        if least_per_s and not (least_per_s < high and self.run(plan, setup, least_per_s).holds(share)):
+            return 0.0
+        low = least_per_s
+        while high - low > EXACT * high and high > EXACT * ceiling:
             middle = (low + high) / 2
             if self.run(plan, setup, middle).holds(share):
                 low = middle
             else:
                 high = middle
-            if not low and high < EXACT * self.ceiling_per_s(setup):
-                return 0.0
         return low
 
     def scaled(self, factor: float) -> "Question":
@@ -271,15 +286,15 @@ class Question:
 
     def band(self, plan: Plan) -> Band:
         """Factors on the service times of a plan between which eight of ten measured ones lie."""
-        sizes = [of for of in self.site.degrees if self.site.samplers[of][0] == plan.strategy]
-        return self.site.band.get(max(sizes, default=1), Band())
+        return self.site.band.get(plan.degree, Band())
 
-    def fewest(self, rate_per_s: float) -> list[Outcome]:
-        """Runs on the fewest GPUs that hold the SLO at a rate, one for each degree, policy and cap that does."""
-        runs = (self._fewest_like(plan, rate_per_s) for plan, _ in self.plans(max(self.gpus)))
-        return [run for run in runs if run is not None]
+    def fewest(self, rate_per_s: float) -> Iterator[Outcome]:
+        """Yield runs on the fewest GPUs that hold the SLO at a rate, one for each degree, policy and cap that does."""
+        for plan, _ in self.plans(max(self.gpus)):
+            if (run := self.fewest_like(plan, rate_per_s)) is not None:
+                yield run
 
-    def _fewest_like(self, like: Plan, rate_per_s: float) -> Outcome | None:
+    def fewest_like(self, like: Plan, rate_per_s: float) -> Outcome | None:
         """Return the run of plans like this one on the fewest GPUs that holds, by bisection; None where none does."""
         counts = [gpus for gpus in self.gpus if self._like(like, gpus) is not None]
         best: Outcome | None = None
@@ -313,7 +328,7 @@ class Question:
             * min(
                 of * self._least_s(of, kind.shape, cap, PARTS)
                 for of in self.site.degrees
-                for cap in (1, *CAPS)
+                for cap in (1, *self.caps)
             )
             for kind in self.kinds
         )

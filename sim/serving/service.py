@@ -71,6 +71,10 @@ class Simulated:
         scene, link = at_shape(self.scenario, shape, 1, 1), self.scenario.cluster.intra_node
         return scene.latent_bytes / link.bandwidth_bytes_per_s + link.latency_s
 
+    def has_batches(self, most: int) -> bool:
+        """Whether batches up to a size are known."""
+        return True
+
     def scaled(self, factor: float) -> "Simulated":
         """The same where everything takes so many times as long."""
         return Simulated(self.scenario, self.samplers, factor * self.scale, {}, self.results)
@@ -100,6 +104,11 @@ class Tabled:
     def handover_s(self, gpus: int, shape: Shape) -> float:
         """No seconds: the table holds none."""
         return 0.0
+
+    def has_batches(self, most: int) -> bool:
+        """Whether batches up to a size are known, of whatever shape and on whatever GPUs."""
+        cases = {(gpus, shape) for gpus, shape, _ in self.rows}
+        return all((*case, batch) in self.rows for case in cases for batch in range(1, most + 1))
 
     def scaled(self, factor: float) -> "Tabled":
         """The same where everything takes so many times as long."""

@@ -1,0 +1,117 @@
+"""Serving: the command ``sim serve``: the best way to divide GPUs among the requests of a load."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Final
+
+from profiles.errors import counted, flag_of
+from profiles.outputs import check_ending, whole_file
+from sim import api
+from sim.cli.commands import check_files
+from sim.cli.console import note
+from sim.cli.flags import add_question, arguments, file_flag, named, settings_of, strategy_flags
+from sim.interrupts import postponed
+from sim.report.blocks import print_blocks
+from sim.report.serving import load_warning, serving_blocks, write_serving_report
+from sim.report.views import Serving
+from sim.serving.answers import answer
+from sim.serving.inputs import TRAFFIC
+from sim.serving.options import ServingOptions
+from sim.serving.records import write_trace
+
+SHOWN: Final = (
+    "--help", "--model", "--cluster", "--gpus", "--stack", "--runtime", "--strategy", "--measured", "--measured-run",
+    "--experiment", "--resolution", "--frames", "--steps", "--guidance",
+)  # fmt: skip
+"""Flags of a question that the help shows; all others of sampling are taken, too."""
+HELP: Final = {
+    "--model": "a model's name, or a model folder; not with --service",
+    "--cluster": "a cluster's name, or a cluster file; several with commas",
+    "--gpus": "GPUs of the fleet; of several, such as 1-64, the fewest that hold the SLO (default: one node)",
+    "--strategy": "samplers of replicas, with commas (default: the fastest of the exact image)",
+}
+"""What the help says of flags that ``sim sweep`` has, too."""
+
+
+def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the flags of ``sim serve``."""
+    add_question(parser, [*words, "--task", "sample"], "the run of --measured-run", sweeps=True)
+    parser.set_defaults(command=serve_command, cluster=None)
+    own = {flag for name in parser.get_default("named") for flag in strategy_flags(name)}
+    for action in parser._actions:
+        flag = action.option_strings[-1] if action.option_strings else ""
+        action.required = False
+        action.help = HELP.get(flag, action.help) if flag in (*SHOWN, *own) else argparse.SUPPRESS
+    parser.usage = "sim serve --model MODEL --rate PER_S [--slo SECONDS] [FLAGS]"
+    mixes = ", ".join(sorted(path.stem for path in TRAFFIC.glob("*.toml")))
+    group = parser.add_argument_group(
+        "serving", "all other flags of `sim sweep` about sampling are taken, too"
+    )
+    for item in fields(ServingOptions):
+        settings = settings_of(item)
+        settings["help"] += f"; there are {mixes}" if item.name == "mix" else ""
+        group.add_argument(flag_of(item.name), **settings)
+    add = parser.add_argument
+    add("--json", action="store_true", help="print all plans as JSON, best first")
+    add("--out", type=file_flag, metavar="FILE.csv", help="write the requests of the best plan")
+    add("--trace", type=file_flag, metavar="FILE", help="write what its GPUs run, to open in Perfetto")
+    add("--plot", type=file_flag, metavar="FILE", help="draw the plans (.png, .svg, .pdf)")
+    add("--format", choices=("text", "markdown"), default="text", help="how to print (default: text)")
+    add(
+        "--report",
+        type=file_flag,
+        metavar="FILE.html",
+        help="write a page with pictures that needs no network",
+    )
+
+
+def serve_command(options: argparse.Namespace) -> int:
+    """Print the best plan of a fleet, and what else is asked; what is known where it is interrupted."""
+    check_files(options)
+    if options.out is not None:
+        check_ending("--out", options.out, (".csv",))
+    question = arguments(options) | {"strategy": named(options)}
+    question |= {
+        of.name: getattr(options, of.name) for of in fields(ServingOptions) if hasattr(options, of.name)
+    }
+    serving = api.start_serving(**question)
+    try:
+        answer(serving)
+    except KeyboardInterrupt:
+        with postponed():
+            if serving.outcomes:
+                note(f"interrupted: the answer is of the {counted(len(serving.outcomes), 'plan')} run so far")
+                _print(options, serving)
+        raise
+    if words := load_warning(serving):
+        note(f"warning: {words}")
+    _print(options, serving)
+    _write(options, serving)
+    return 0
+
+
+def _print(options: argparse.Namespace, serving: Serving) -> None:
+    """Print an answer."""
+    if options.json:
+        print(json.dumps(serving.to_json(), allow_nan=False))
+    else:
+        print_blocks(serving_blocks(serving), as_markdown=options.format == "markdown")
+
+
+def _write(options: argparse.Namespace, serving: Serving) -> None:
+    """Write the requests, the trace, the picture and the report that are wanted."""
+    if options.out is not None:
+        with whole_file(options.out) as file:
+            serving.requests().to_csv(file, index=False)
+    if options.trace is not None:
+        write_trace(serving.best, options.trace)
+    if options.plot is not None:
+        from sim.report.plots.charts import save_figure
+
+        save_figure(serving.plot(), options.plot)
+    if options.report is not None:
+        write_serving_report(serving, options.report, options.line)
+    for path in filter(None, (options.out, options.trace, options.plot, options.report)):
+        note(f"wrote {path}")

@@ -1,0 +1,209 @@
+"""Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from profiles.errors import InputError
+from sim.report.plots import charts
+from sim.report.plots.looks import MARKERS
+from sim.serving.answers import Serving
+from sim.serving.fleet import Ran
+from sim.serving.outcomes import Outcome, Plan
+from sim.serving.records import log_of, waiting_over_time
+
+__all__ = [
+    f"plot_{name}{info}"
+    for name in ("costs", "fleet", "latencies", "queue", "rates")
+    for info in ("", "_info")
+]
+
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
+"""Of plans and requests, in turn."""
+WINDOW: Final = 12
+"""Mean latencies that a picture of the fleet shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPoint:
+    """What a plan gave: at a rate, its attainment (None without an SLO), percentiles and cost of a request."""
+
+    plan: str
+    rate_per_s: float
+    attainment: float | None
+    p50_s: float
+    p99_s: float
+    cost: float
+
+
+def _plan(plan: Plan) -> str:
+    """Return a plan as legends name it."""
+    cap = f" {plan.max_batch}" if plan.max_batch > 1 else ""
+    return f"{plan.replicas}, {plan.policy}{cap}"
+
+
+def plot_rates_info(serving: Serving) -> list[list[PlanPoint]]:
+    """Return the values that ``plot_rates`` draws: for each plan those at each rate.
+
+    Raises:
+        InputError: one rate was asked for alone.
+    """
+    if not serving.curves:
+        raise InputError("a curve needs a span of rates: rate='0.5-4'")
+    return [_points(curve) for curve in serving.curves]
+
+
+def plot_costs_info(serving: Serving) -> list[PlanPoint]:
+    """Return the values that ``plot_costs`` draws: of each plan, dollars of 1,000 requests, or GPU-seconds of one."""
+    every = [of for curve in serving.curves for of in curve] or serving.outcomes
+    return [of for of in _points(every) if charts.is_finite(of.cost) and charts.is_finite(of.p99_s)]
+
+
+def _points(outcomes: Sequence[Outcome]) -> list[PlanPoint]:
+    return [
+        PlanPoint(
+            _plan(of.plan), of.rate_per_s, of.attainment, of.percentile_s(50), of.percentile_s(99),
+            of.gpu_s_per_request if of.dollars_per_1000 is None else of.dollars_per_1000,
+        )
+        for of in outcomes
+    ]  # fmt: skip
+
+
+def plot_rates(serving: Serving) -> Figure:
+    """Attainment of each plan against the rate, and below it p50 and p99."""
+    curves = plot_rates_info(serving)
+    figure = charts.Chart(figsize=(9.0, 6.0), layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    for number, curve in enumerate(curves):
+        look = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+        }
+        rates = [of.rate_per_s for of in curve]
+        if curve[0].attainment is not None:
+            above.plot(rates, [of.attainment for of in curve], label=curve[0].plan, **look)
+        below.plot(rates, [of.p99_s for of in curve], label=curve[0].plan, **look)
+        below.plot(rates, [of.p50_s for of in curve], linestyle=":", **look)
+    above.axhline(serving.options.slo_share, color=charts.INK, linewidth=1)
+    above.yaxis.set_major_formatter(PercentFormatter(1.0))
+    above.set(ylabel="SLO held")
+    charts.scale_logarithmically(below, "y")
+    below.set(xlabel="requests per second", ylabel="p99 (solid), p50 (dotted) in s")
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+        charts.add_grid(axes)
+    charts.set_title(above, serving.title)
+    charts.add_legend(below, "below")
+    return figure
+
+
+def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
+    """99th percentile of the latency against the cost of each plan; a line joins those that no other beats in both."""
+    points = plot_costs_info(serving)
+    figure, axes = charts.chart(9.0, 5.0, ax)
+    names = list(dict.fromkeys(of.plan for of in points))
+    for number, name in enumerate(names[: len(MARKERS)]):
+        spots = [(of.cost, of.p99_s) for of in points if of.plan == name]
+        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number], **charts.EDGE}
+        axes.plot(*zip(*spots, strict=True), linestyle="", label=name, **look)
+    front: list[PlanPoint] = []
+    for of in sorted(points, key=lambda one: (one.cost, one.p99_s)):
+        if not front or of.p99_s < front[-1].p99_s:
+            front.append(of)
+    axes.step(
+        [of.cost for of in front], [of.p99_s for of in front], where="post", color=charts.FRONT, zorder=1
+    )
+    priced = serving.outcomes and serving.best.dollars_per_1000 is not None
+    cost = "dollars of 1,000 requests" if priced else "GPU-seconds of a request"
+    axes.set(xlabel=cost, ylabel="p99 in s")
+    charts.scale_logarithmically(axes, "y")
+    charts.add_grid(axes, "both")
+    charts.set_title(axes, serving.title)
+    charts.add_legend(axes, "below")
+    return figure
+
+
+def plot_latencies_info(serving: Serving) -> dict[str, list[float]]:
+    """Return the values that ``plot_latencies`` draws: of the best plans, the seconds of each request, sorted."""
+    return {_plan(of.plan): sorted(of.latencies_s.tolist()) for of in serving.outcomes[: len(COLOURS)]}
+
+
+def plot_latencies(serving: Serving, ax: Axes | None = None) -> Figure:
+    """Share of the requests that are complete within so many seconds, of the best plans; dotted lines are SLOs."""
+    figure, axes = charts.chart(9.0, 5.0, ax)
+    for colour, (name, latencies_s) in zip(COLOURS, plot_latencies_info(serving).items(), strict=False):
+        axes.ecdf(latencies_s, label=name, color=colour)
+    for slo_s in {kind.slo_s for kind in serving.questions[0].kinds if charts.is_finite(kind.slo_s)}:
+        axes.axvline(slo_s, color=charts.INK, linestyle=":")
+    charts.scale_logarithmically(axes, "x")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set(xlabel="seconds from arrival to completion", ylabel="requests complete")
+    charts.add_grid(axes)
+    charts.set_title(axes, serving.title)
+    charts.add_legend(axes, "below")
+    return figure
+
+
+def plot_fleet_info(serving: Serving) -> list[Ran]:
+    """Return the values that ``plot_fleet`` draws: what ran around the time of the longest queue."""
+    log = log_of(serving.best)
+    middle_s = max(waiting_over_time(log), key=lambda item: item[1])[0]
+    start_s = max(0.0, middle_s - serving.best.mean_s * WINDOW / 2)
+    end_s = start_s + serving.best.mean_s * WINDOW
+    return [ran for ran in log.ran if ran.end_s > start_s and ran.start_s < end_s]
+
+
+def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
+    """GPUs over time by request, around the time of the longest queue; requests of a batch share a bar."""
+    every = plot_fleet_info(serving)
+    figure, axes = charts.chart(9.0, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
+    for ran in every:
+        colour = COLOURS[ran.jobs[0] % len(COLOURS)]
+        for gpu in ran.gpus:
+            axes.barh(
+                gpu, ran.end_s - ran.start_s, left=ran.start_s, height=0.9, color=colour, edgecolor="white"
+            )
+    axes.invert_yaxis()
+    axes.set(xlabel="seconds", ylabel="GPU")
+    charts.set_title(axes, _plan(serving.best.plan), "a colour for each request")
+    return figure
+
+
+def plot_queue_info(serving: Serving) -> list[tuple[float, int]]:
+    """Return the values that ``plot_queue`` draws: seconds, and the requests that wait from then on."""
+    return waiting_over_time(log_of(serving.best))
+
+
+def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
+    """Requests that wait over time."""
+    figure, axes = charts.chart(9.0, 2.8, ax)
+    axes.step(*zip(*plot_queue_info(serving), strict=True), where="post", color=COLOURS[0], linewidth=1)
+    axes.set(xlabel="seconds", ylabel="requests that wait")
+    charts.add_grid(axes)
+    charts.set_title(axes, _plan(serving.best.plan))
+    return figure
+
+
+def pictures_of(serving: Serving) -> list[tuple[str, Callable[[Serving], Figure]]]:
+    """Return the headings of a report's pictures, and what draws each."""
+    first = ("Load", plot_rates) if serving.curves else ("Latency", plot_latencies)
+    return [
+        first,
+        ("Latency and cost", plot_costs),
+        ("GPUs over time", plot_fleet),
+        ("The queue", plot_queue),
+    ]
+
+
+def as_html(figure: Figure) -> str:
+    """Return a figure as an image in HTML, which needs no other file."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return f'<img style="max-width: 100%" src="data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}">'

@@ -1,0 +1,312 @@
+"""Serving in words: the verdict on plans, their table, and the page of a report."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from profiles.errors import counted, flag_of, flag_value
+from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, markdown, text
+from sim.report.numbers import rounded, sample_words
+from sim.report.page import page_text, provenance, write_page
+from sim.report.results import command_of, origin_lines
+from sim.serving.answers import TOLD, Serving
+from sim.serving.inputs import replicas_of
+from sim.serving.outcomes import Outcome, Plan
+from strategies.policy import Job
+from strategies.registry import policies
+
+MOST_ROWS: Final = 10
+"""Rows of the table of plans; the best of each policy stands there in any case."""
+MOST_IMPOSSIBLE: Final = 5
+"""Lines on what cannot be."""
+TIED: Final = "tie: the draws of requests cannot tell it from 1"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServingVerdict:
+    """What a fleet gives, best plan first; it prints itself."""
+
+    title: str
+    lines: Sequence[Line]
+
+    @property
+    def panel(self) -> Panel:
+        """The verdict as a panel."""
+        return Panel(self.title, self.lines)
+
+    def __str__(self) -> str:
+        return text(self.panel)
+
+    def __repr__(self) -> str:
+        return f"<ServingVerdict: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict as a table, in a notebook."""
+        return html(self.panel)
+
+    def markdown(self) -> str:
+        """Return the verdict as a Markdown list."""
+        return markdown(self.panel)
+
+
+def verdict_of_serving(serving: Serving) -> ServingVerdict:
+    """Return the verdict of an answer.
+
+    Raises:
+        InfeasibleError: no plan is known.
+    """
+    best = serving.best
+    lines = [
+        ("best", plan_words(best.plan, named=len(serving.questions) > 1)),
+        ("policy", _policy_words(best.plan)),
+    ]
+    if serving.fewest_bound is not None:
+        lines.insert(0, ("fewest", _fewest_words(serving)))
+    lines += [*_quality_lines(serving), *_why_lines(serving, best), *_doubt_lines(serving)]
+    result = serving.result
+    if result is None:
+        lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
+    else:
+        lines += origin_lines(result)
+    return ServingVerdict(serving.title, lines)
+
+
+def plan_words(plan: Plan, *, named: bool = False) -> str:
+    """Return a fleet in words: its replicas, the cluster where that is to be named, and the sampler."""
+    if plan.replicas.endswith("elastic"):
+        parts = [f"{plan.gpus} GPUs, as many for each request as the policy gives, at most {plan.degree}"]
+    else:
+        sizes = replicas_of(plan.replicas)
+        each = (
+            f"{counted(sizes.count(of), 'replica')} of {counted(of, 'GPU')}" for of in dict.fromkeys(sizes)
+        )
+        parts = [" and ".join(each)]
+    parts += [f"on {plan.cluster}"] * named + [plan.strategy]
+    parts += [
+        f"{flag_of(key)[2:]} {flag_value(value)}"
+        for key, value in plan.parameters.items()
+        if value is not None
+    ]
+    parts += [f"pools {', '.join(f'{name} {gpus}' for name, gpus in plan.pools.items())}"] * bool(plan.pools)
+    return ", ".join(parts)
+
+
+def _policy_words(plan: Plan) -> str:
+    """Return a policy with what it does."""
+    cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
+    known = policies().get(plan.policy)
+    return plan.policy + cap + (f": {known.summary}" if known is not None else "")
+
+
+def _fewest_words(serving: Serving) -> str:
+    """Return the fewest GPUs, at the low and the high estimate too, and the bound below them."""
+    ends = ["more" if gpus is None else str(gpus) for gpus in serving.fewest_ends]
+    band = f" ({' to '.join(ends)} by the error of the step times)" if len(set(ends)) > 1 else ""
+    bound = f"fewer than {serving.fewest_bound} cannot keep up, whatever the plan"
+    return f"{counted(serving.best.plan.gpus, 'GPU')}{band}; {bound}"
+
+
+def share_words(share: float) -> str:
+    """Return a share in per cent; it is never rounded up to all, nor down to none."""
+    return f"{share:.0%}" if share in (0, 1) else f"{min(99.9, max(0.1, 100 * share)):.1f}%"
+
+
+def _quality_lines(serving: Serving) -> Iterator[Line]:
+    """Yield what requests and their owner get: attainment, percentiles, load, capacity, use and cost."""
+    best, options = serving.best, serving.options
+    if best.attainment is not None:
+        slos = sorted({kind.slo_s for kind in serving.questions[0].kinds if kind.slo_s < inf})
+        within = " to ".join(dict.fromkeys(f"{of:.3g}" for of in (slos[0], slos[-1])))
+        holds = "held" if best.holds(options.slo_share) else "missed"
+        words = f"{share_words(best.attainment)} of the requests within {within} s"
+        yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
+    told = ", ".join(f"p{percent} {seconds(best.percentile_s(percent))}" for percent in TOLD)
+    interval = best.interval_s
+    drawn = (
+        ""
+        if interval is None
+        else f" ({seconds(interval[0])[:-2]} to {seconds(interval[1])[:-2]} by the draw of requests)"
+    )
+    yield "latency", f"{told}{drawn}, mean {seconds(best.mean_s)}"
+    arrivals = "trace" if options.requests is not None else options.arrivals
+    yield "load", f"{best.rate_per_s:.3g} requests/s, {arrivals}; {len(best.latencies_s):,} counted"
+    if words := load_warning(serving):
+        yield "", words
+    if best.capacity_per_s:
+        middle, *ends = best.capacity_per_s
+        band = f" ({ends[0]:.3g} to {ends[1]:.3g} by the error of the step times)" if ends else ""
+        yield "capacity", f"{middle:.3g} requests/s hold the SLO{band}"
+    images = samples_of(serving)
+    cost = (
+        f"{rounded(best.gpu_s_per_request, 3)} GPU-seconds each" if best.completed_per_s else "none complete"
+    )
+    if best.dollars_per_1000 is not None:
+        cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {images}"
+    yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
+
+
+def samples_of(serving: Serving) -> str:
+    """Return the plural of what requests ask for."""
+    return "requests" if serving.result is None else sample_words(serving.result)[1]
+
+
+def load_warning(serving: Serving) -> str:
+    """Return a warning of a load that the best plan cannot keep up with, or that misses the SLO; else empty."""
+    if serving.limit is None:
+        return ""
+    best, (rate, plan) = serving.best, serving.limit
+    holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
+    holds = f"up to {rate:.3g}/s {holds} ({plan.replicas} {_named(plan)})" if rate else f"no rate {holds}"
+    if best.keeps_up:
+        return f"{best.rate_per_s:.3g} requests/s miss the SLO; {holds}"
+    words = f"{best.rate_per_s:.3g} requests/s are more than the {best.ceiling_per_s:.3g} that the best plan completes"
+    return f"{words}: its queue grows by {60 * (best.rate_per_s - best.ceiling_per_s):.3g} a minute; {holds}"
+
+
+def seconds(value: float) -> str:
+    """Return seconds to three figures."""
+    return "none complete" if value == inf else f"{rounded(value, 3)} s" if value else "0 s"
+
+
+def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
+    """Yield what a request's time goes to, and which class misses its SLO most."""
+    batching_s = max(0.0, best.mean_s - best.wait_s - best.alone_s)
+    parts = {
+        "queueing": best.wait_s,
+        "batching": batching_s,
+        "service": best.mean_s - best.wait_s - batching_s,
+    }
+    shares = ", ".join(f"{name} {max(0.0, part) / best.mean_s:.0%}" for name, part in parts.items())
+    yield "why", f"of a request's time: {shares}"
+    missed: dict[tuple[str, float], list[bool]] = {}
+    for job in counted_jobs(best):
+        slo_s = round(job.deadline_s - job.arrival_s, 6)
+        missed.setdefault((job.shape.words, slo_s), []).append(job.end_s > job.deadline_s + 1e-9)
+    if len(missed) > 1 and any(map(any, missed.values())):
+        (words, slo_s), most = max(missed.items(), key=lambda item: float(np.mean(item[1])))
+        yield "", f"misses most: {words}, {share_words(float(np.mean(most)))} over {slo_s:.3g} s"
+
+
+def counted_jobs(outcome: Outcome) -> list[Job]:
+    """Return the requests of a recorded run that arrived after the warm-up, in the order of their arrival."""
+    jobs = [] if outcome.log is None else outcome.log.jobs
+    return sorted((of for of in jobs if of.arrival_s >= outcome.warmup_s), key=lambda job: job.number)
+
+
+def _doubt_lines(serving: Serving) -> Iterator[Line]:
+    """Yield ties, the outcome at both ends of the estimate of step times, and a trace's measured percentiles."""
+    if ties := serving.ties():
+        named = ", ".join(dict.fromkeys(f"{of.plan.replicas} {of.plan.policy}" for of in ties))
+        yield "ties", f"the draws cannot tell the best from {named}"
+    label = "if"
+    for speed, of in zip(("fast", "slow"), serving.estimates, strict=False):
+        if of.latencies_s.tolist() != serving.best.latencies_s.tolist():
+            held = "" if of.attainment is None else f", {share_words(of.attainment)} hold the SLO"
+            yield label, f"steps are as {speed} as our error allows: p99 {seconds(of.percentile_s(99))}{held}"
+            label = ""
+    if serving.measured_s:
+        pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
+        words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
+        yield "measured", f"simulated for measured: {', '.join(words)}"
+
+
+def serving_blocks(serving: Serving) -> list[Block]:
+    """Return the whole answer: verdict, table, what was not possible, and the command of one replica."""
+    best = serving.best
+    curve = [curve_table(serving)] if serving.curves else []
+    blocks: list[Block] = [verdict_of_serving(serving).panel, *curve, *plan_blocks(serving)]
+    lines = list(dict.fromkeys(line for of in serving.questions for line in of.site.impossible))
+    blocks += [f"not possible: {line}" for line in lines[:MOST_IMPOSSIBLE]]
+    if len(lines) > MOST_IMPOSSIBLE:
+        blocks.append(f"not possible: {len(lines) - MOST_IMPOSSIBLE} more")
+    if serving.result is not None and not best.plan.replicas.endswith("elastic"):
+        blocks.append(Command("a replica", command_of(serving.result).replace("sim run", "sim launch", 1)))
+    return blocks
+
+
+def plan_blocks(serving: Serving) -> list[Block]:
+    """Return the table of plans with its legend: those with exactly the result of another share its row."""
+    groups: dict[object, list[tuple[int, Outcome]]] = {}
+    for number, of in enumerate(serving.outcomes, 1):
+        key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
+        groups.setdefault(key, []).append((number, of))
+    best_of = {group[0][1].plan.policy: group for group in reversed(groups.values())}
+    shown = [
+        group
+        for place, group in enumerate(groups.values())
+        if place < MOST_ROWS or best_of[group[0][1].plan.policy] is group
+    ]
+    every, ties = [group[0][1] for group in shown], set(map(id, serving.ties()))
+    clusters = [of.plan.cluster for of in every]
+    columns = [
+        Column("#", [f"{group[0][0]}{' tie' * (id(group[0][1]) in ties)}" for group in shown]),
+        Column("GPUs", [str(of.plan.gpus) for of in every], 2),
+        Column("replicas", [of.plan.replicas for of in every], words=True),
+        *([Column("cluster", clusters, words=True)] if len(set(clusters)) > 1 else []),
+        Column("strategy", [of.plan.strategy for of in every], 6, words=True),
+        Column(
+            "policy",
+            [" = ".join(_named(of.plan) for _, of in group) for group in shown],
+            words=True,
+            widest=22,
+        ),
+        *_columns(every, serving),
+    ]
+    return [Table("plans, best first", columns), *([TIED] if ties & set(map(id, every)) else [])]
+
+
+def _named(plan: Plan) -> str:
+    """Return a policy with its batch cap, where it has one."""
+    return f"{plan.policy} {plan.max_batch}" if plan.max_batch > 1 else plan.policy
+
+
+def _columns(every: Sequence[Outcome], serving: Serving) -> list[Column]:
+    """Return the columns of what plans give."""
+    per_s = [f"{of.capacity_per_s[0]:.3g}" if of.capacity_per_s else "-" for of in every]
+    dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
+    costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
+    return [
+        Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
+        *(Column(f"p{p}\ns", [seconds(of.percentile_s(p))[:-2] for of in every], 99 - p) for p in (50, 99)),
+        Column("capacity\nper s", per_s),
+        Column("use", [f"{of.use:.0%}" for of in every], 5),
+        Column(f"GPU-s per\n{samples_of(serving)[:-1]}", costs, 4),
+        Column("$ per\n1,000", dollars),
+    ]
+
+
+def curve_table(serving: Serving) -> Table:
+    """Return the best of the plans of a curve at each rate."""
+    share = serving.options.slo_share
+    every = [
+        min(runs, key=lambda of: (not of.holds(share), of.percentile_s(99)))
+        for runs in zip(*serving.curves, strict=True)
+    ]
+    columns = [
+        Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every]),
+        Column("replicas", [of.plan.replicas for of in every], words=True),
+        Column("policy", [_named(of.plan) for of in every], words=True, widest=22),
+        *_columns(every, serving),
+    ]
+    return Table(f"best plan by rate, of {counted(len(serving.curves), 'plan')}", columns)
+
+
+def write_serving_report(serving: Serving, path: Path, asked: str = "") -> None:
+    """Write an HTML page with the answer and its pictures, which needs no network."""
+    write_page(path, lambda: _serving_page(serving, asked))
+
+
+def _serving_page(serving: Serving, asked: str) -> str:
+    from sim.report.plots import serving as plots  # noqa: PLC0415  matplotlib takes long
+
+    blocks = serving_blocks(serving)
+    parts = [("Plans", "", html(*blocks[1:]))]
+    parts += [(head, "", plots.as_html(draw(serving))) for head, draw in plots.pictures_of(serving)]
+    result = serving.result
+    source = provenance(result.source.scenario) if result is not None and result.source is not None else []
+    source += [("again", asked)] if asked else []
+    return page_text(serving.title, verdict_of_serving(serving).panel, parts, source)

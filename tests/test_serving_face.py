@@ -1,0 +1,193 @@
+"""Serving as users meet it: the command, its verdict, files, pictures and refusals."""
+
+import csv
+import json
+from itertools import count
+
+import pytest
+
+import sim
+from sim.cli.main import main
+from sim.serving.serve import Question
+
+SERVICE = "height,width,frames,steps,gpus,batch,seconds\n" + "".join(
+    f"1024,1024,1,28,{gpus},{batch},{batch * 4 / gpus}\n" for gpus in (1, 2) for batch in (1, 2)
+)
+TRACE = "arrival_s,height,width,frames,steps,latency_s\n0,1024,1024,1,28,4\n1,1024,1024,1,28,8\n9,1024,1024,1,28,5\n"
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for name, text in (("service.csv", SERVICE), ("trace.csv", TRACE)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def asked(capsys, words):
+    """Exit code, stdout and stderr of a question about the table of service times."""
+    code = main(["serve", "--service", "service.csv", *words.split()])
+    return code, *capsys.readouterr()
+
+
+def test_the_verdict_says_plan_slo_latency_use_and_why(capsys):
+    code, out, err = asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --price 3.6")
+    assert (code, err) == (0, "")
+    lines = dict(line[2:-1].split(maxsplit=1) for line in out.splitlines() if line.startswith("│"))
+    assert lines["best"].startswith("1 replica of 2 GPUs")
+    assert lines["SLO"].startswith("held: ")
+    assert lines["use"].startswith("2 GPUs busy ")
+    row = json.loads(asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --price 3.6 --json")[1])[0]
+    assert f"${row['dollars_per_1000']:,.2f} per 1,000" in lines["use"]
+    assert row["dollars_per_1000"] == pytest.approx(
+        row["gpu_s_per_request"]
+    )  # 3.6 dollars an hour: 0.001 a second
+    shares = [int(word.rstrip("%,")) for word in lines["why"].split() if "%" in word]
+    assert sum(shares) in (99, 100, 101)
+
+
+def test_a_load_above_capacity_is_a_warning_with_the_rate_that_holds(capsys):
+    code, out, err = asked(capsys, "--gpus 2 --rate 1 --slo 9 --policy fcfs --json")
+    assert code == 0
+    best, limit = json.loads(out)[0], json.loads(out)[0]["limit_per_s"]
+    assert err.startswith(
+        "sim: warning: 1 requests/s are more than the 0.5 that the best plan completes: its queue"
+    )
+    assert "grows by 30 a minute" in err
+    assert f"up to {limit:.3g}/s holds the SLO" in err
+    assert best["attainment"] < 0.99
+    below = json.loads(asked(capsys, f"--gpus 2 --rate {limit} --slo 9 --policy fcfs --json")[1])[0]
+    assert below["attainment"] >= 0.99
+
+
+def test_the_fewest_gpus_stand_beside_their_bound(capsys):
+    out = asked(capsys, "--gpus 1-16 --rate 1 --slo 9 --policy fcfs")[1]
+    (row, *_) = json.loads(asked(capsys, "--gpus 1-16 --rate 1 --slo 9 --policy fcfs --json")[1])
+    assert row["gpus_bound"] == 4 <= row["plan"]["gpus"]
+    assert f"{row['plan']['gpus']} GPUs; fewer than 4 cannot keep up, whatever the plan" in out
+    fewer = asked(capsys, f"--gpus {row['plan']['gpus'] - 1} --rate 1 --slo 9 --policy fcfs --json")[1]
+    assert all(one["attainment"] < 0.99 for one in json.loads(fewer))
+
+
+def test_a_curve_has_ten_rates_of_each_plan_and_is_drawn(capsys, files):
+    code, out, _ = asked(
+        capsys, "--gpus 2 --rate 0.1-0.4 --slo 9 --policy fcfs --plot curve.png --report r.html --json"
+    )
+    rates = [row["rate_per_s"] for row in json.loads(out) if row["plan"]["replicas"] == "2x1"]
+    assert code == 0
+    assert rates == pytest.approx([0.1 + 0.3 / 9 * step for step in range(10)])
+    assert (files / "curve.png").stat().st_size > 10_000
+    page = (files / "r.html").read_text("utf-8")
+    assert page.count("data:image/svg+xml") == 4
+    assert "http://" not in page.split("base64,")[0]
+
+
+def test_files_hold_the_requests_and_what_the_gpus_ran(capsys, files):
+    code, _, err = asked(
+        capsys, "--gpus 2 --requests trace.csv --policy fcfs --replicas 2x1 --out r.csv --trace t.json"
+    )
+    assert code == 0
+    assert "wrote r.csv" in err
+    with (files / "r.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["arrival_s", "start_s", "end_s", "shape", "slo", "held"]
+    assert [(float(row["start_s"]), float(row["end_s"])) for row in rows] == [(0, 4), (1, 5), (9, 13)]
+    events = json.loads((files / "t.json").read_text())["traceEvents"]
+    assert sum(event["dur"] for event in events if event["ph"] == "X") == 12e6
+
+
+def test_a_trace_is_compared_with_what_it_measured(capsys):
+    out = asked(capsys, "--gpus 2 --requests trace.csv --policy fcfs --replicas 2x1")[1]
+    assert "p50 4 s for 5 s (-20.0%)" in out
+
+
+def test_a_closed_loop_of_as_many_clients_as_replicas_never_queues(capsys):
+    (row,) = json.loads(asked(capsys, "--gpus 2 --arrivals closed:2 --policy fcfs --replicas 2x1 --json")[1])
+    assert row["p50_s"] == row["p99_s"] == pytest.approx(4)
+    assert row["use"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_serving_shows_itself_in_notebooks():
+    serving = sim.serve(service="service.csv", gpus=2, rate=0.2, slo=9)
+    assert str(serving.verdict).startswith("╭")
+    assert "<table" in serving._repr_html_()
+    assert len(serving.requests()) == len(serving.best.log.jobs)
+    for figure in (serving.plot(), serving.plot_costs(), serving.plot_fleet(), serving.plot_queue()):
+        assert figure.axes
+    with pytest.raises(sim.InputError, match="a span of rates"):
+        sim.plots.plot_rates(serving)
+
+
+def test_plans_of_exactly_one_result_share_a_row_and_ties_are_told(capsys):
+    out = asked(capsys, "--gpus 1 --rate 0.0001 --slo 9")[1]
+    assert "fcfs = batcher 2" in out
+
+
+def test_the_help_fits_two_screens(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["serve", "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 100
+
+
+def test_an_experiment_asks_the_same(capsys, files):
+    (files / "q.toml").write_text('service = "service.csv"\ngpus = 2\nrate = 0.2\nslo = 9\ncapacity = true\n')
+    assert main(["serve", "--experiment", "q.toml", "--json"]) == 0
+    assert capsys.readouterr().out == asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --capacity --json")[1]
+
+
+def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
+    run, runs = Question.run, count()
+
+    def run_three(question, *arguments, **more):
+        if next(runs) == 3:
+            raise KeyboardInterrupt
+        return run(question, *arguments, **more)
+
+    monkeypatch.setattr(Question, "run", run_three)
+    code, out, err = asked(capsys, "--gpus 2 --rate 0.2 --slo 9")
+    assert code == 130
+    assert "plans, best first" in out
+    assert "interrupted: the answer is of the 3 plans run so far" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--rate -1", "--rate is '-1', must be a number above 0"),
+        ("--rate 0", "--rate is '0', must be a number above 0"),
+        ("--rate 1 --slo 0", "--slo is '0', must be a number above 0"),
+        (
+            "--rate 1 --slo 0.1",
+            "--slo is 0.1 s, but a request of 1024, 28 steps takes 2 s alone on the fastest plan",
+        ),
+        ("--rate 1 --gpus 0", "--gpus is '0', must be from 1 to 4096"),
+        ("--rate 1 --policy best", "unknown policy 'best'; choose from "),
+        ("--rate 1 --max-batch 3 --gpus 1", "service.csv: has no row of height 1024"),
+        ("--rate 1 --gpus 1 --replicas 1x2", "--gpus is 1, but 1x2 takes 2"),
+        (
+            "--rate 9 --gpus 1-4 --slo 9",
+            "no plan holds the SLO on up to 4 GPUs; fewer than 36 cannot keep up",
+        ),
+        ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),
+        ("--rate 1 --mix half.toml", "half.toml: share: those of its 1 class add up to 0.5, must be 1"),
+        ("--rate 1 --model sd21", "--model is given, but --service holds the times already"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(capsys, files, words, says):
+    (files / "unsorted.csv").write_text("arrival_s,height,width,frames,steps\n1,64,64,1,1\n0,64,64,1,1\n")
+    (files / "half.toml").write_text("[[class]]\nshare = 0.5\n")
+    code, out, err = asked(capsys, words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"sim: error: {says}")
+
+
+@pytest.mark.parametrize("file", ["sizes.csv", "sizes.toml"])
+def test_a_size_that_the_model_cannot_have_is_refused_with_its_file(capsys, files, file):
+    (files / "sizes.csv").write_text("arrival_s,height,width,frames,steps\n0,64,64,1,1\n1,1023,64,1,1\n")
+    (files / "sizes.toml").write_text('[[class]]\nshare = 1\nresolution = "64x1023"\n')
+    words = ["--requests", file] if file.endswith("csv") else ["--mix", file, "--rate", "1"]
+    assert main(["serve", "--model", "pixart", "--gpus", "1", *words]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"sim: error: {file}: --resolution is 64x1023, but height(1023)"
+    )
