@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -11,12 +11,12 @@ from profiles.mappings import FrozenMapping
 from sim.serving.fleet import Log
 from strategies.policy import Job
 
-BATCHES: Final = 10
-"""Batches of consecutive requests by which an interval is found, at most."""
+BATCHES: Final = 5
+"""Batches of consecutive requests by which an interval is found, at most; shorter ones are not independent."""
 LEAST_OF_BATCH: Final = 100
 """Requests of such a batch: a p99 of fewer is their slowest."""
-STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Quantiles of Student's distribution, 97.5 %, for 1 to 9 degrees of freedom."""
+STUDENT: Final = (12.71, 4.30, 3.18, 2.78)
+"""Quantiles of Student's distribution, 97.5 %, for 1 to 4 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,23 @@ class Outcome:
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        """The 95 % interval of p99 from batch means; None of too few requests."""
+        """The 95 % interval of p99 from batch means; None of too few requests.
+
+        The wider of two: by how p99 varies over the batches, and by how the share above the p99 of all does. Up to
+        half of the capacity it holds the truth as often as it says, near the capacity, where long queues make many
+        requests alike, less often.
+        """
         batches = min(BATCHES, len(self.latencies_s) // LEAST_OF_BATCH)
         if batches < 2:
             return None
-        p99s = [np.percentile(part, 99) for part in np.array_split(self.latencies_s, batches)]
-        half = STUDENT[batches - 2] * float(np.std(p99s, ddof=1)) / sqrt(batches)
-        middle = self.percentile_s(99)
-        return max(0.0, middle - half), middle + half
+        p99 = self.percentile_s(99)
+        parts = np.array_split(self.latencies_s, batches)
+        errors = [(np.percentile(part, 99) - p99, np.mean(part > p99) - 0.01) for part in parts]
+        seconds, share = STUDENT[batches - 2] * np.sqrt(np.square(errors).mean(axis=0) / (batches - 1))
+        low, high = (
+            self.percentile_s(float(at)) for at in np.clip((99 - 100 * share, 99 + 100 * share), 0, 100)
+        )
+        return max(0.0, min(low, p99 - seconds)), max(high, p99 + seconds)
 
     @property
     def gpu_s_per_request(self) -> float:
