@@ -31,7 +31,7 @@ def least_degrees(job: Job, fleet: Fleet) -> Sequence[int]:
             if slow_s > slack_s and slow_step_s > fast_step_s:
                 steps = ceil((slow_s - slack_s) / (slow_step_s - fast_step_s))
                 gpu_s = slow * (slow_s - steps * slow_step_s) + fast * steps * fast_step_s
-                plans.append((gpu_s, (slow, fast)))
+                plans += [(gpu_s, (slow, fast))] * (steps < job.steps_left)
     return min(plans)[1] if plans else ()
 
 
@@ -55,8 +55,11 @@ def steps_of_round(job: Job, gpus: int, fleet: Fleet) -> int:
 
 
 def survives(job: Job, gpus: int, fleet: Fleet) -> bool:
-    """Whether a request that has so many GPUs in this round can still be in time."""
-    steps = steps_of_round(job, gpus, fleet) if gpus else 0
-    if steps == job.steps_left:
-        return fleet.now + fleet.left_s(gpus, job) <= job.deadline_s
-    return fleet.now + fleet.round_s + fastest_s(job, fleet, steps) <= job.deadline_s
+    """Whether a request that has so many GPUs in this round, or none, can still be in time."""
+    steps, run_s = 0, 0.0
+    if gpus:
+        steps, times = steps_of_round(job, gpus, fleet), dict(fleet.choices(job.shape))[gpus]
+        run_s = times.encode_s * job.fresh + steps * times.step_s
+        if steps == job.steps_left:
+            return fleet.now + run_s + times.decode_s <= job.deadline_s
+    return fleet.now + max(run_s, fleet.round_s) + fastest_s(job, fleet, steps) <= job.deadline_s

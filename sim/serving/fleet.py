@@ -247,8 +247,8 @@ class _Fixed(_Station):
             self.env.timeout(max(0.0, time_s - self.env.now)).callbacks.append(lambda _: self._feed(at))
 
     def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
-        self.idle[at].append(replica)
         back = [*self.ended(run)]
+        self.idle[at].insert(0 if back else len(self.idle[at]), replica)  # what is not done goes on where it ran
         if self.ranked:
             for job in back:
                 self._put(job, at)

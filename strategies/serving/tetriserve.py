@@ -42,11 +42,12 @@ class TetriServe(ElasticPolicy):
                 given[job] = gpus
                 free -= gpus
             else:
-                late.append((gpus, job))
+                late.append((0, job))
         late.sort(key=lambda item: item[1].number)
         for gpus, job in (*sorted(other, key=lambda item: item[1].deadline_s), *late) if free else ():
             most = min(free, gpus or thriftiest(job, fleet)) if free else 0
-            if size := max((of for of, _ in fleet.choices(job.shape) if of <= most), default=0):
+            sizes = [of for of, _ in fleet.choices(job.shape) if of <= most]
+            if size := max((of for of in sizes if not gpus or survives(job, of, fleet)), default=0):
                 given[job] = size
                 free -= size
         widen(given, free, fleet)
