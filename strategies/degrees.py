@@ -13,10 +13,13 @@ def fastest_s(job: Job, fleet: Fleet, steps: int = 0) -> float:
     return min(of.encode_s * first + left * of.step_s + of.decode_s for _, of in fleet.choices(job.shape))
 
 
-def thriftiest(job: Job, fleet: Fleet, within_s: float = inf) -> int:
-    """GPUs on which the rest takes the fewest GPU-seconds, of the degrees that do so in time, else the fastest."""
-    left = [(fleet.left_s(gpus, job), gpus) for gpus, _ in fleet.choices(job.shape)]
-    return min([(gpus * seconds, gpus) for seconds, gpus in left if seconds <= within_s] or left)[1]
+def thriftiest(job: Job, fleet: Fleet, within_s: float = inf, step_s: float = inf) -> int:
+    """GPUs that take the fewest GPU-seconds for the rest, where it and each step are in time; else the fastest."""
+    left = [(fleet.left_s(gpus, job), gpus, times.step_s) for gpus, times in fleet.choices(job.shape)]
+    held = [
+        (gpus * seconds, gpus) for seconds, gpus, each_s in left if seconds <= within_s and each_s <= step_s
+    ]
+    return min(held)[1] if held else min(left)[1]
 
 
 def least_degrees(job: Job, fleet: Fleet) -> Sequence[int]:

@@ -248,7 +248,8 @@ class _Fixed(_Station):
 
     def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
         back = [*self.ended(run)]
-        self.idle[at].insert(0 if back else len(self.idle[at]), replica)  # what is not done goes on where it ran
+        here = 0 if back else len(self.idle[at])  # what is not done goes on where it ran
+        self.idle[at].insert(here, replica)
         if self.ranked:
             for job in back:
                 self._put(job, at)

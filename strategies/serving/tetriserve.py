@@ -14,7 +14,7 @@ class TetriServe(ElasticPolicy):
 
     Its knapsack gives all requests that survive a round the same value, so that the fewest GPUs first are an optimum.
     Assumed: a round is ``steps`` of the slowest shape on its fastest degree, and starts at once where nothing runs;
-    its last step and decoder may outlast it; late requests run in the order of arrival on what is left.
+    the decoder may outlast it; late requests run in the order of arrival on what is left, thriftily.
     """
 
     name = "tetriserve"
@@ -45,7 +45,7 @@ class TetriServe(ElasticPolicy):
                 late.append((0, job))
         late.sort(key=lambda item: item[1].number)
         for gpus, job in (*sorted(other, key=lambda item: item[1].deadline_s), *late) if free else ():
-            most = min(free, gpus or thriftiest(job, fleet)) if free else 0
+            most = min(free, gpus or thriftiest(job, fleet, step_s=fleet.round_s)) if free else 0
             sizes = [of for of, _ in fleet.choices(job.shape) if of <= most]
             if size := max((of for of in sizes if not gpus or survives(job, of, fleet)), default=0):
                 given[job] = size
