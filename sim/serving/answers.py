@@ -11,7 +11,7 @@ from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
 from sim.serving.fleet import Setup
 from sim.serving.options import ServingOptions, span_of
-from sim.serving.outcomes import STUDENT, Outcome, Plan
+from sim.serving.outcomes import BATCHES, STUDENT, Outcome, Plan
 from sim.serving.serve import EXACT, POINTS, Question
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def tied(one: Outcome, other: Outcome, share: float) -> bool:
         return False
     by_slo = not (one.holds(share) and other.holds(share)) and (one.held != other.held).any()
     pairs = (one.held * 1.0, other.held * 1.0) if by_slo else (one.latencies_s, other.latencies_s)
-    means = [part.mean() for part in np.array_split(pairs[0] - pairs[1], 10)]
-    return bool(abs(np.mean(means)) <= STUDENT[8] * np.std(means, ddof=1) / 10**0.5)
+    means = [part.mean() for part in np.array_split(pairs[0] - pairs[1], BATCHES)]
+    return bool(abs(np.mean(means)) <= STUDENT[BATCHES - 2] * np.std(means, ddof=1) / BATCHES**0.5)
 
 
 def answer(found: Serving) -> None:
