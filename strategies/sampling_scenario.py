@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.texts import with_text
-from profiles.costs.bands import Band
 from profiles.costs.layers import ComponentCosts, TaskCosts
 from profiles.costs.resolutions import with_frames
 from profiles.errors import counted, wrong
@@ -90,7 +89,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return self._costs()
 
     def _costs(self, pace: float = 1.0) -> TaskCosts:
-        """Times of the layers where products in a smaller precision take a factor of their law's seconds."""
+        """Times of the layers where products in fewer bits take a factor of their law's seconds."""
         device, workload = self.cluster.device, self.workload
         return TaskCosts(
             self.model,
@@ -149,16 +148,6 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def exchanged_share(self) -> float:
         """Bytes of what Ulysses exchanges over those in half precision."""
         return 1.0 if self.workload.all_to_all == HALF else load_levers().all_to_all
-
-    @cached_property
-    def band(self) -> Band:
-        """Factors on the seconds of a step between which the measured products leave them."""
-        if self.workload.precision == HALF:
-            return Band()
-        products = products_in(self.workload.precision, self.cluster.device)
-        variants = self.costs, self._costs(products.low), self._costs(products.high)
-        usual_s, low_s, high_s = (float(of.components[self.backbone_index].gpu_s(1).sum()) for of in variants)
-        return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))
 
     def variants(self, num_groups: int, draws: str) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups and whoever draws: certain, and the work of all."""

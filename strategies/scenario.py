@@ -3,6 +3,7 @@
 It is what every strategy is asked about; the strategy's own parameters are its fields.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
@@ -10,9 +11,11 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.architectures.models import Model
 from profiles.architectures.texts import with_text
+from profiles.checks import sum_in_order
 from profiles.costs.adapters import with_adapters
+from profiles.costs.bands import Band
 from profiles.costs.calibration import Calibration, MeasuredRun, check_same
-from profiles.costs.layers import ModelCosts
+from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
 from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
@@ -142,6 +145,23 @@ class Scene(Generic[W]):
                 f"needs one backbone, the model has {len(backbones)} ({names})", "needs one backbone"
             )
         return backbones[0]
+
+    @abstractmethod
+    def _costs(self, pace: float = 1.0) -> TaskCosts:
+        """Times of the layers where products in fewer bits take a factor of their law's seconds."""
+
+    @cached_property
+    def band(self) -> Band:
+        """Factors on seconds between which measured products in fewer bits leave them."""
+        precision = self.workload.precision
+        if precision == HALF:
+            return Band()
+        products = products_in(precision, self.cluster.device)
+        usual_s, low_s, high_s = (
+            sum_in_order(float(of.components[i].gpu_s(1).sum()) for i in self.model.backbones)
+            for of in map(self._costs, (1.0, products.low, products.high))
+        )
+        return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))
 
     @cached_property
     def host_side(self) -> HostSide:
@@ -275,12 +295,17 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
+        return self._costs()
+
+    def _costs(self, pace: float = 1.0) -> ModelCosts:
+        """Times of the layers where products in fewer bits take a factor of their law's seconds."""
         return ModelCosts(
             self.model,
             self.cluster.device,
             self.slowed_stack,
             calibration=self.calibration,
             precision=self.workload.precision,
+            pace=pace,
         )
 
     def step_s(self, parameters: float) -> float:

@@ -268,6 +268,7 @@ class ModelCosts(TaskCosts):
         stack: of the software; by default ``eager``.
         calibration: of all compute.
         precision: of the matrix products of the backbones.
+        pace: seconds of these over those of their law, in fewer bits.
     """
 
     def __init__(
@@ -278,9 +279,10 @@ class ModelCosts(TaskCosts):
         *,
         calibration: Calibration = UNSCALED,
         precision: str = HALF,
+        pace: float = 1.0,
     ) -> None:
         of = load_stack() if stack is None else stack
-        smaller = device_in(device, precision)
+        smaller = device_in(device, precision, pace)
         super().__init__(
             model,
             device,

@@ -48,7 +48,7 @@ def uncertainty_of(
     pipelined = (parameters.get("pipeline_degree") or 1) > 1
     method = SAMPLING if scenario.task == "sample" else PIPELINE if pipelined else DATA_PARALLEL
     uncertainty = load_bands().uncertainty(method, run)
-    if isinstance(scenario, SamplingScenario) and scenario.band != Band():
+    if scenario.band != Band():
         uncertainty = replace(uncertainty, band=uncertainty.band & scenario.band)
     measured = scenario.measured
     if measured is None or measured.task != scenario.task:
