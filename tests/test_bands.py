@@ -67,6 +67,7 @@ KNOWN = Bands(
         spread("compute", ANY, 0.3),
         spread("compute", "measured", 0.1),
         spread("compute", "measured small", 0.2),
+        spread("training", ANY, 0.1),
         spread("pipeline", ANY, 0.2),
         spread("sampling", ANY, 0.06),
         spread("sampling", "pcie", 0.07),

@@ -1,9 +1,9 @@
 """Bands: how far estimates are from what is measured, and which differences between two of them mean anything.
 
 A spread is the logarithm of the factor within which eight of ten measured values lie, above or below the estimate.
-``bands.toml`` holds one for each part of the error: of compute, by family of devices and size of images; of scaling to
-several GPUs, by kind of method and of link or device; of the time in which data are awaited; of repeated runs. Few rows
-pull a spread only part of the way from that of all rows.
+``bands.toml`` holds one for each part of the error: of compute in sampling, by family of devices and size of images,
+and in training; of scaling to several GPUs, by kind of method and of link or device; of the time in which data are
+awaited; of repeated runs. Few rows pull a spread only part of the way from that of all rows.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
 from profiles.parsing import parse_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
-COMPUTE, ANCHORED, EXPOSED, REPEAT = "compute", "anchored", "exposed", "repeat"
+COMPUTE, ANCHORED, TRAINING, EXPOSED, REPEAT = "compute", "anchored", "training", "exposed", "repeat"
 DATA_PARALLEL, PIPELINE, SAMPLING = "data parallel", "pipeline", "sampling"
 METHODS: Final = (DATA_PARALLEL, PIPELINE, SAMPLING)
 """Kinds of methods on several GPUs, each a part of the error: what scaling to them adds."""
-PARTS: Final = (COMPUTE, ANCHORED, *METHODS, EXPOSED, REPEAT)
+PARTS: Final = (COMPUTE, ANCHORED, TRAINING, *METHODS, EXPOSED, REPEAT)
 FAMILIES: Final = ("measured", "derived")
 """Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
 ANY: Final = "any"
@@ -235,9 +235,11 @@ class Bands:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""
         return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
 
-    def compute(self, run: Circumstances) -> float:
+    def compute(self, method: str, run: Circumstances) -> float:
         """The spread of compute on one GPU; published latencies of the model leave no more than laws alone."""
         family = self.family(run.device, timed=run.timed)
+        if method != SAMPLING:
+            return self.of(TRAINING, family)
         alone = self.of(COMPUTE, family + SMALL * (run.pixels <= SMALL_PIXELS))
         return min(alone, self.of(ANCHORED)) if run.anchored else alone
 
@@ -249,7 +251,7 @@ class Bands:
         """
         if run.device in self.exact:
             return Uncertainty(exposed=run.exposed, alike=run.alike)
-        compute, repeat, own = self.compute(run), self.of(REPEAT), 0.0
+        compute, repeat, own = self.compute(method, run), self.of(REPEAT), 0.0
         if run.gpus > 1:
             where = run.link if method == SAMPLING else self.family(run.device, timed=run.timed)
             own = self.shape.of(self.of(method, where), run.gpus, run.step_s)

@@ -1,11 +1,11 @@
 """The errors that published numbers show, as the package ships them: the spreads that bands are made of.
 
-The error of compute is that of one-GPU latencies, each without the anchors of its own source, and of training within
-one node; where others' anchors are left, it is that of anchored compute. What sampling on several GPUs adds is the
-error left when the same source's latency of one GPU sets the pace; of training on several nodes that over one; of
-pipelines that of speedups over another method. A spread is the value that eight of ten errors do not exceed. Where it
-holds only for one family of devices, or one kind of link, it is drawn toward that of all rows, which counts as twelve
-rows more. A kind of link that no row is of has the widest spread of those that are known.
+The error of compute is that of one-GPU latencies, each without the anchors of its own source; where others' anchors are
+left, it is that of anchored compute; in training, which runs other kernels too, that of runs within one node. What
+sampling on several GPUs adds is the error left when the same source's latency of one GPU sets the pace; of training on
+several nodes that over one; of pipelines that of speedups over another method. A spread is the value that eight of ten
+errors do not exceed. Where it holds only for one family of devices, or one kind of link, it is drawn toward that of all
+rows, which counts as twelve rows more. A kind of link that no row is of has the widest spread of those that are known.
 """
 
 import tomllib
@@ -28,6 +28,7 @@ from profiles.costs.bands import (
     SAMPLING,
     SMALL,
     SMALL_PIXELS,
+    TRAINING,
     Bands,
     Shape,
     Spread,
@@ -98,8 +99,8 @@ class Misses:
         """The errors of a ledger's records and of the runs of sampling."""
         known = load_bands()
         trained = list(trained_misses(trainings(), known))
-        compute = (*sampled(runs, known), *(miss for miss, *_ in trained if miss.part == COMPUTE))
-        several = (one for one in trained if one[0].part != COMPUTE)
+        compute = (*sampled(runs, known), *(miss for miss, *_ in trained if miss.part == TRAINING))
+        several = (one for one in trained if one[0].part != TRAINING)
         return cls(
             compute, tuple(held_rows(runs)), (*several, *speedups(records, known), *waits(records)), known
         )
@@ -128,7 +129,7 @@ class Misses:
             between = (SHAPE.of(1.0, gpus) ** 2 - SHAPE.of(1.0, base) ** 2) ** 0.5
             scaled.append(miss._replace(error=miss.error / (1.0 if miss.part == EXPOSED else between)))
         parts = grouped((*self.compute, *scaled), lambda miss: miss.part)
-        kinds = (COMPUTE, ANCHORED, DATA_PARALLEL, PIPELINE, SAMPLING, EXPOSED)
+        kinds = (COMPUTE, ANCHORED, TRAINING, DATA_PARALLEL, PIPELINE, SAMPLING, EXPOSED)
         spreads = [spread for part in kinds for spread in pooled(part, parts.get(part, []))]
         repeat = next(one for one in self.known.spreads if one.part == REPEAT)
         unknown = unmeasured([one for one in spreads if one.part == SAMPLING])
@@ -213,7 +214,7 @@ def trained_misses(trained: Iterable[Trained], known: Bands) -> Iterator[tuple[M
             if one.run.role != SETS_HOST:  # it sets the host's time together with its base
                 yield Miss(DATA_PARALLEL, *where, one.error - one.base.error), one.gpus, one.base.gpus
         elif one.run.role not in (SETS, SETS_HOST):
-            yield Miss(COMPUTE, *where, one.error), 1, 1
+            yield Miss(TRAINING, *where, one.error), 1, 1
 
 
 def speedups(records: Iterable[Record], known: Bands) -> Iterator[tuple[Miss, int, int]]:
