@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sim
 from profiles.costs.bands import (
     ANY,
     PARTS,
@@ -22,6 +23,7 @@ from profiles.costs.bands import (
 )
 from profiles.costs.trust import COLUMNS, TRUST, Errors, Trust, read_trust, trust_of
 from profiles.errors import InputError
+from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import device_names
 from strategies.registry import all_samplers, all_strategies
 
@@ -133,6 +135,19 @@ def test_a_constant_of_which_only_a_range_is_known_widens_the_band_also_after_ca
     alone = KNOWN.uncertainty("sampling", replace(RUN, gpus=1, alike=("single",), exposed=0.2))
     assert log(ranged.after(alone).band.low) == pytest.approx(-hypot(ranged.own, log(1.25)))
     assert ranged.after(ranged).band == Band()
+
+
+def test_sockets_that_nobody_looked_at_and_gathers_that_nobody_measured_widen_the_band():
+    box = load_cluster("l20-pcie-8")
+    other = replace(box, intra_node=replace(box.intra_node, socket_size=4))
+    here, there = (sim.run("pixart", "ulysses", of, 4) for of in (box, other))
+    assert here.uncertainty.ranges.low == pytest.approx(there.latency_s / here.latency_s, rel=0.02)
+    assert here.uncertainty.ranges.high == 1
+    assert there.uncertainty.ranges == Band()
+    gathered = {"gpus": 64, "batch_size": 512, "stack": "compiled"}
+    assert sim.run("sd21", "fsdp", "h100-ib", **gathered).uncertainty.ranges.high > 1.1
+    assert sim.run("sd21", "fsdp", "h100-ib", shard_size=8, **gathered).uncertainty.ranges == Band()
+    assert sim.run("sd21", "fsdp", "p5", **gathered).uncertainty.ranges == Band()
 
 
 def test_a_device_that_is_no_hardware_has_no_error():
