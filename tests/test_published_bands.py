@@ -66,8 +66,10 @@ def test_errors_of_scaling_are_those_of_one_doubling_and_a_kind_of_link_without_
     compute = tuple(misses("compute", *[0.1] * 9))
     bands = Misses(compute, tuple(rows), (), load_bands()).bands()
     assert bands.of("sampling") == pytest.approx(0.1)
-    (between,) = (one for one in bands.spreads if one.where == "nic")
-    assert (between.spread, between.rows, between.source[:7]) == (pytest.approx(0.1), 0, "prior: ")
+    worse = [replace(row, run=replace(row.run, link="pcie"), after=2 * row.after) for row in rows]
+    known = {one.where: one for one in Misses(compute, (*rows, *worse), (), load_bands()).bands().spreads}
+    assert known["nic"].spread == known["pcie"].spread > known["nvswitch"].spread
+    assert (known["nic"].rows, known["nic"].source[:7]) == (0, "prior: ")
     trained = tuple((miss, 16, 2) for miss in misses("data parallel", *[0.2] * 4))
     several = Misses(compute, (), trained, load_bands()).bands()
     assert several.of("data parallel", "measured") == pytest.approx(0.2 / (4**1.5 - 1) ** 0.5)
