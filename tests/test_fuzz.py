@@ -101,6 +101,11 @@ link = ["inter=2x"]
 memory = "60GiB"
 json = true
 """
+SERVICE = "height,width,frames,steps,gpus,batch,seconds\n" + "".join(
+    f"512,512,1,4,{gpus},{batch},{1 + batch / gpus}\n" for gpus in (1, 2) for batch in (1, 2)
+)
+TRACE = "arrival_s,height,width,frames,steps,deadline_s,latency_s\n0,512,512,1,4,5,2\n1,512,512,1,4,6,2\n"
+MIX = "[[class]]\nshare = 0.5\nresolution = 512\nsteps = 4\nslo = 5\n" * 2
 RUN = 'model = "small"\ngpus = 8\nstrategy = "ddp"\nbatch_size = 32\nstep_s = 0.02\n'
 SWEEP = "sweep --model small --gpus 2 --strategy ddp,zero2,1f1b --batch-size 8 --json"
 RESULT = (
@@ -126,6 +131,9 @@ COMMANDS = (
     "run --model small --strategy zero2 --gpus 4 --batch-size 32 --measured-run r.json --measured step_s=0.02 --json",
     "compare s.db rows.csv --json",
     "merge out.db s.db",
+    "serve --service v.csv --gpus 2 --rate 0.2-0.4 --slo 9 --policy fcfs --duration 99 --price 2.5 --json --out w.csv",
+    "serve --service v.csv --gpus 1-4 --rate 0.5 --slo 9x --arrivals gamma:2 --replicas 2x1,1x2 --duration 99 --json",
+    "serve --service v.csv --gpus 2 --arrivals closed:3 --policy batcher --max-batch 2 --duration 99 --json",
 )
 """Command lines that are right."""
 KINDS = {
@@ -143,6 +151,9 @@ KINDS = {
     "rows.csv": "compare rows.csv rows.json --json",
     "rows.json": "compare rows.csv rows.json --json",
     "s.db": f"{SWEEP} --store s.db",
+    "v.csv": "serve --service v.csv --gpus 2 --rate 0.3 --slo 9 --duration 99 --json",
+    "t.csv": "serve --service v.csv --gpus 2 --requests t.csv --policy fcfs --json",
+    "x.toml": "serve --service v.csv --gpus 2 --mix x.toml --rate 0.2 --slo 9 --policy fcfs --duration 99 --json",
     "stack.toml": "run --model uvit-h --stack stack.toml --strategy ddp --gpus 2 --json",
     "t/times/a100-80gb-sxm.csv": "validate calibrate --model t --times t/times/a100-80gb-sxm.csv --output o.toml"
     " --device a100-80gb-sxm",
@@ -150,7 +161,7 @@ KINDS = {
 """Files, and a command line that reads each."""
 ELSEWHERE = ("has no rates of its own, and ", "are required: ", "must be given",
     " does not run it: ", ", but of models it has ",
-    "no runtime is known that starts this ", " has no measured products in ")  # fmt: skip
+    "no runtime is known that starts this ", "has no row of ", " has no measured products in ")  # fmt: skip
 """Words of refusals by files that are right, and ask for what cannot be."""
 
 
@@ -167,6 +178,7 @@ def right(tmp_path_factory):
     for name, text in (
         ("q.toml", EXPERIMENT), ("e.toml", EXPERIMENT), ("r.toml", RUN),
         ("c.toml", (CLUSTERS / "p4de.toml").read_text("utf-8")),
+        ("v.csv", SERVICE), ("t.csv", TRACE), ("x.toml", MIX),
         ("d.toml", (DEVICES / "a100-80gb-sxm.toml").read_text("utf-8")),
         ("stack.toml", (STACKS / "eager.toml").read_text("utf-8")),
     ):  # fmt: skip

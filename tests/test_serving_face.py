@@ -51,9 +51,7 @@ def test_a_load_above_capacity_is_a_warning_with_the_rate_that_holds(capsys):
     code, out, err = asked(capsys, "--gpus 2 --rate 1 --slo 9 --policy fcfs --json")
     assert code == 0
     best, limit = json.loads(out)[0], json.loads(out)[0]["limit_per_s"]
-    assert err.startswith(
-        "sim: warning: 1 requests/s are more than the 0.5 that the best plan completes: its queue"
-    )
+    assert err.startswith("sim: warning: 1/s is more than the 0.5/s that the best plan completes: its queue")
     assert "grows by 30 a minute" in err
     assert f"up to {limit:.3g}/s holds the SLO" in err
     assert best["attainment"] < 0.99

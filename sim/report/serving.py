@@ -20,8 +20,8 @@ from strategies.policy import Job
 from strategies.registry import policies
 
 MOST_ROWS: Final = 10
-"""Rows of the table of plans; the best of each policy stands there in any case."""
-MOST_IMPOSSIBLE: Final = 5
+"""Rows of the table of plans; the best of each policy and of each cluster stands there in any case."""
+MOST_IMPOSSIBLE: Final = 3
 """Lines on what cannot be."""
 TIED: Final = "tie: the draws of requests cannot tell it from 1"
 
@@ -133,13 +133,13 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     )
     yield "latency", f"{told}{drawn}, mean {seconds(best.mean_s)}"
     arrivals = "trace" if options.requests is not None else options.arrivals
-    yield "load", f"{best.rate_per_s:.3g} requests/s, {arrivals}; {len(best.latencies_s):,} counted"
+    yield "load", f"{best.rate_per_s:.3g} a second, {arrivals}; {len(best.latencies_s):,} requests counted"
     if words := load_warning(serving):
         yield "", words
     if best.capacity_per_s:
         middle, *ends = best.capacity_per_s
         band = f" ({ends[0]:.3g} to {ends[1]:.3g} by the error of the step times)" if ends else ""
-        yield "capacity", f"{middle:.3g} requests/s hold the SLO{band}"
+        yield "capacity", f"up to {middle:.3g} a second hold the SLO{band}"
     images = samples_of(serving)
     cost = (
         f"{rounded(best.gpu_s_per_request, 3)} GPU-seconds each" if best.completed_per_s else "none complete"
@@ -162,8 +162,10 @@ def load_warning(serving: Serving) -> str:
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     holds = f"up to {rate:.3g}/s {holds} ({plan.replicas} {_named(plan)})" if rate else f"no rate {holds}"
     if best.keeps_up:
-        return f"{best.rate_per_s:.3g} requests/s miss the SLO; {holds}"
-    words = f"{best.rate_per_s:.3g} requests/s are more than the {best.ceiling_per_s:.3g} that the best plan completes"
+        return f"{best.rate_per_s:.3g}/s misses the SLO; {holds}"
+    words = (
+        f"{best.rate_per_s:.3g}/s is more than the {best.ceiling_per_s:.3g}/s that the best plan completes"
+    )
     return f"{words}: its queue grows by {60 * (best.rate_per_s - best.ceiling_per_s):.3g} a minute; {holds}"
 
 
@@ -174,13 +176,13 @@ def seconds(value: float) -> str:
 
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     """Yield what a request's time goes to, and which class misses its SLO most."""
-    batching_s = max(0.0, best.mean_s - best.wait_s - best.alone_s)
-    parts = {
-        "queueing": best.wait_s,
-        "batching": batching_s,
-        "service": best.mean_s - best.wait_s - batching_s,
-    }
-    shares = ", ".join(f"{name} {max(0.0, part) / best.mean_s:.0%}" for name, part in parts.items())
+    shared_s = max(0.0, best.mean_s - best.wait_s - best.alone_s)
+    word = "batching" if best.plan.max_batch > 1 else "pauses or fewer GPUs"
+    word = "queueing between pools" if best.plan.pools else word
+    parts = {"queueing": best.wait_s, word: shared_s, "service": best.mean_s - best.wait_s - shared_s}
+    shares = ", ".join(
+        f"{name} {of / best.mean_s:.0%}" for name, of in parts.items() if of > best.mean_s / 200
+    )
     yield "why", f"of a request's time: {shares}"
     missed: dict[tuple[str, float], list[bool]] = {}
     for job in counted_jobs(best):
@@ -219,7 +221,8 @@ def serving_blocks(serving: Serving) -> list[Block]:
     best = serving.best
     curve = [curve_table(serving)] if serving.curves else []
     blocks: list[Block] = [verdict_of_serving(serving).panel, *curve, *plan_blocks(serving)]
-    lines = list(dict.fromkeys(line for of in serving.questions for line in of.site.impossible))
+    sites = [of.site for of in serving.questions]
+    lines = [f"{of.name}: {line}" if len(sites) > 1 else line for of in sites for line in of.impossible]
     blocks += [f"not possible: {line}" for line in lines[:MOST_IMPOSSIBLE]]
     if len(lines) > MOST_IMPOSSIBLE:
         blocks.append(f"not possible: {len(lines) - MOST_IMPOSSIBLE} more")
@@ -234,12 +237,13 @@ def plan_blocks(serving: Serving) -> list[Block]:
     for number, of in enumerate(serving.outcomes, 1):
         key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
         groups.setdefault(key, []).append((number, of))
-    best_of = {group[0][1].plan.policy: group for group in reversed(groups.values())}
-    shown = [
-        group
-        for place, group in enumerate(groups.values())
-        if place < MOST_ROWS or best_of[group[0][1].plan.policy] is group
-    ]
+    named = set[str]()
+    shown: list[list[tuple[int, Outcome]]] = []
+    for group in groups.values():
+        names = {group[0][1].plan.policy, group[0][1].plan.cluster}
+        if len(shown) < MOST_ROWS or names - named:
+            shown.append(group)
+        named |= names
     every, ties = [group[0][1] for group in shown], set(map(id, serving.ties()))
     clusters = [of.plan.cluster for of in every]
     columns = [

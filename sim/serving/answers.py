@@ -240,9 +240,15 @@ class Row(NamedTuple):
 
 
 def _limit(rows: Sequence[Row]) -> tuple[float, Plan]:
-    """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan."""
+    """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan.
+
+    The best at the rate asked for is looked at, and the best that forms no batches: these pay at high loads alone.
+    """
     best = 0.0, rows[0].run.plan
-    for run, question, setup in sorted(rows, key=lambda row: row.run.plan.max_batch):
+    for run, question, setup in (
+        next((row for row in rows if row.run.plan.max_batch == 1), rows[0]),
+        rows[0],
+    ):
         has_slo = run.attainment is not None
         rate = question.capacity_per_s(run.plan, setup, best[0]) if has_slo else run.ceiling_per_s
         best = (rate, run.plan) if rate > best[0] else best

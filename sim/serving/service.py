@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, counted
 from profiles.files import read_rows
 from profiles.mappings import FrozenMapping
 from sim.explore.legality import within
@@ -52,7 +52,8 @@ class Simulated:
     def _times(self, gpus: int, shape: Shape, batch: int) -> Times:
         result = self.result(gpus, shape, batch)
         if result.missing_memory:
-            raise InfeasibleError(f"batch {batch} of {shape.words} on {gpus} GPUs {result.missing_memory}")
+            where = f"batch {batch} of {shape.words} on {counted(gpus, 'GPU')}"
+            raise InfeasibleError(f"{where} {result.missing_memory}")
         parts = result.phases or {"denoise_s": result.latency_s}
         encode_s, denoise_s, decode_s = (
             self.scale * parts.get(f"{part}_s", 0.0) for part in ("encode", "denoise", "decode")
