@@ -146,10 +146,10 @@ def group_size() -> Any:
     )
 
 
-def partition(default: str) -> Any:
+def partition() -> Any:
     """The field for how the backbone is cut."""
     return parameter(
-        default, "how the backbone is cut: equal blocks, or optimal", choices=("blocks", "optimal")
+        "optimal", "how the backbone is cut: equal blocks, or optimal", choices=("blocks", "optimal")
     )
 
 

@@ -1,7 +1,7 @@
 """Points of a design space, of training and of sampling, with their bounds and results."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any, Final, NamedTuple
 
@@ -14,14 +14,12 @@ from strategies.parameters import completed
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
+from strategies.templates.ordered_pipeline import OrderedPipeline
 
 REFUSED: Final = "parameter value not valid for this strategy"
 
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""
-
-BLOCKS, OPTIMAL = "blocks", "optimal"
-"""Partitions that a sweep tries of strategies that offer both."""
 
 
 class Candidate(NamedTuple):
@@ -199,13 +197,13 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Candidate]:  # noqa: AN
     return candidates
 
 
-def _cuts(strategy: Any) -> Iterator[AnyStrategy]:  # noqa: ANN401
-    """A point in equal blocks, and the same on the optimal partition: strategies compare by their best."""
-    yield strategy
-    if getattr(strategy, "partition", None) == BLOCKS:
-        field = next(item for item in fields(strategy) if item.name == "partition")
-        if OPTIMAL in field.metadata.get("choices", ()):
-            yield replace(strategy, partition=OPTIMAL)
+def _cuts(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
+    """A point on each partition that a sweep tries: strategies compare by their best."""
+    if not isinstance(strategy, OrderedPipeline):
+        yield strategy
+        return
+    choices = next(item for item in fields(strategy) if item.name == "partition").metadata["choices"]
+    yield from (replace(strategy, partition=of) for of in strategy.partitions if of in choices)
 
 
 def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candidate]:

@@ -36,11 +36,13 @@ class OrderedPipeline(Strategy):
     """
 
     split: ClassVar[bool] = False
+    partitions: ClassVar[tuple[str, ...]] = ("blocks", "optimal")
+    """Those that a sweep tries."""
 
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
     group_size: int | None = fields.group_size()
-    partition: str = fields.partition("blocks")
+    partition: str = fields.partition()
     p2p: str = fields.p2p()
     skip_route: str = fields.skip_route()
 

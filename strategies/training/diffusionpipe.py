@@ -9,7 +9,6 @@ from itertools import accumulate, pairwise
 from typing import Self
 
 from profiles.checks import sum_in_order
-from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound, two_way_least_memory
 from strategies.bounds.pipelines import staged_bound
 from strategies.parameters import parameter
@@ -46,7 +45,8 @@ class DiffusionPipe(DepthFirstPipeline):
     name = "diffusionpipe"
     summary = "optimal partition, frozen layers of the next iteration in the bubbles"
 
-    partition: str = fields.partition("optimal")
+    partitions = ("optimal",)
+
     fill: str = parameter(
         "partial", "what goes into the bubbles: layers, also on partial batches", choices=FILLS
     )

@@ -20,7 +20,7 @@ class Interleaved(OrderedPipeline):
     """Source: Narayanan et al., Efficient Large-Scale Language Model Training (Megatron-LM), 2021, section 2.2."""
 
     name = "interleaved"
-    summary = "1F1B with several chunks of equal blocks on every position"
+    summary = "1F1B with several chunks on every position"
 
     chunks: int = fields.parameter(2, "stages of each position; one would be 1f1b", minimum=2)
     optimizer: str = fields.optimizer()

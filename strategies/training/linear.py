@@ -18,7 +18,7 @@ class GPipe(LinearPipeline):
     """Source: Huang et al., GPipe, 2019."""
 
     name = "gpipe"
-    summary = "all forwards, then all backwards, on equal blocks"
+    summary = "all forwards, then all backwards"
 
     optimizer: str = fields.optimizer()
 
@@ -36,7 +36,7 @@ class OneForwardOneBackward(DepthFirstPipeline):
     """Source: Narayanan et al., PipeDream, 2019; DiffusionPipe, section 2.2."""
 
     name = "1f1b"
-    summary = "FIFO-1F1B on equal blocks"
+    summary = "FIFO-1F1B"
 
     optimizer: str = fields.optimizer()
 
@@ -60,7 +60,7 @@ class SPP(DepthFirstPipeline):
     name = "spp"
     summary = "FIFO-1F1B on the optimal partition"
 
-    partition: str = fields.partition("optimal")
+    partitions = ("optimal",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ZeroBubble(LinearPipeline):
     """Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, ZB-H1."""
 
     name = "zero-bubble"
-    summary = "1F1B on equal blocks, gradients of weights put off (ZB-H1)"
+    summary = "1F1B, gradients of weights put off (ZB-H1)"
     split = True
 
     optimizer: str = fields.optimizer()

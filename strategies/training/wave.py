@@ -21,7 +21,7 @@ class Wave(OrderedPipeline):
     """Source: Liu et al., Hanayo: Harnessing Wave-like Pipeline Parallelism, 2023."""
 
     name = "wave"
-    summary = "stages of equal blocks laid out in waves (Hanayo)"
+    summary = "stages laid out in waves (Hanayo)"
 
     waves: int = fields.parameter(1, "times the stages go down the positions and up again")
 

@@ -111,7 +111,7 @@ def unfilled_bubbles_of(share: float, stages: int, count: int) -> dict[str, floa
     batch = stages * count * LAYERS
     model = equal_layers_model(LAYERS, frozen_share=share)
     point = scenario(model, "ideal", stages, batch, self_conditioning=0.0)
-    trace = replayed("1f1b", point, pipeline_degree=stages, micro_batches=count)
+    trace = replayed("1f1b", point, pipeline_degree=stages, micro_batches=count, partition="blocks")
     frozen_s = float(point.costs.components[0].forward_s(batch).sum()) / stages
     bubble_s = idle_s(trace)
     return {"bubble_ratio": bubble_s / trace.end_s, "bubble_over_frozen_time": bubble_s / frozen_s}
@@ -144,7 +144,7 @@ DRAWS: Final = (
 """Probability of the extra forward pass; who draws it under DiffusionPipe, whose groups follow one plan of an
 iteration, and in the baselines, whose ranks and pipelines know nothing of one another. The first is the base."""
 BASELINES: Final[dict[str, dict[str, Any]]] = {
-    "gpipe": {"pipeline_degree": 2, "micro_batches": 4, "group_size": 2},
+    "gpipe": {"pipeline_degree": 2, "micro_batches": 4, "group_size": 2, "partition": "blocks"},
     "ddp": {"overlap": "none"},
 }
 """Baselines of section 6.1: GPipe with 2 stages of equally many blocks, each on one GPU; DeepSpeed without ZeRO, which

@@ -93,7 +93,8 @@ class Setting:
         """The parameters of a strategy in this setting."""
         if strategy == "zero2":
             return {"overlap": "none"}
-        return {"pipeline_degree": self.degree, "micro_batches": self.degree, "p2p": self.p2p}
+        values = {"pipeline_degree": self.degree, "micro_batches": self.degree, "p2p": self.p2p}
+        return values if strategy == "pulse" else values | {"partition": "blocks"}
 
     def asked(self, task: Task, *strategies: str) -> str:
         """The command that asks for a strategy, or for one over another."""
@@ -221,7 +222,8 @@ def volume(task: Task, strategy: str, degree: int) -> dict[str, float]:
     """
     batch = task.num_gpus
     point = scenario(task.model, task.cluster, task.num_gpus, batch, self_conditioning=0.0)
-    trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree)
+    cut = {} if strategy == "pulse" else {"partition": "blocks"}
+    trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree, **cut)
     sizes = (forward_bytes(trace), trace.p2p_bytes)
     return {way: size / batch / MIB for way, size in zip(WAYS, sizes, strict=True)}
 
