@@ -100,7 +100,7 @@ def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
 def check_name(owner: str, name: object) -> None:
     """Refuse anything but a name or a path."""
     if not isinstance(name, str | PathLike) or not str(name):
-        raise InputError(f"{owner} is {shown(name)}, must be a name or a path")
+        raise InputError(f"`{owner}` is {shown(name)}, must be a name or a path")
     if not str(name).isprintable():
         raise InputError(f"{owner} is {shown(name)}, must hold no control characters")
 

@@ -8,18 +8,21 @@
 
 from typing import TYPE_CHECKING
 
-from profiles.architectures.models import load_model
-from profiles.architectures.synthetic import equal_layers_model
-from profiles.errors import DeadlockError, InfeasibleError, InputError
-from profiles.machines.clusters import load_cluster
-from profiles.software.stacks import load_stack
-from sim.api import calibrate, run, schedule, serve, sweep
-from sim.inputs.experiments import load_experiment
-from sim.launching.launch import launch
-from sim.report.comparisons import compare
-from sim.report.listings import clusters, devices, models, stacks, strategies
-from sim.report.views import Result, Sweep
-from strategies.scenario import Scenario
+try:
+    from profiles.architectures.models import load_model
+    from profiles.architectures.synthetic import equal_layers_model
+    from profiles.errors import DeadlockError, InfeasibleError, InputError
+    from profiles.machines.clusters import load_cluster
+    from profiles.software.stacks import load_stack
+    from sim.api import calibrate, run, schedule, serve, sweep
+    from sim.inputs.experiments import load_experiment
+    from sim.launching.launch import launch
+    from sim.report.comparisons import compare
+    from sim.report.listings import clusters, devices, models, stacks, strategies
+    from sim.report.views import Result, Sweep
+    from strategies.scenario import Scenario
+except KeyboardInterrupt:  # a command that has hardly begun ends without a traceback
+    raise SystemExit(130) from None
 
 if TYPE_CHECKING:
     from sim import plots

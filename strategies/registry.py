@@ -98,7 +98,7 @@ def _classes_of_entry(entry: EntryPoint, is_one: Callable[[object], bool]) -> li
     where = f"entry point {entry.name} = {entry.value} of {entry.dist.name if entry.dist else 'a package'}"
     try:
         item = entry.load()
-    except Exception as error:  # whatever a stranger's module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does when it is imported
         raise InputError(f"{where} does not load: {type(error).__name__}: {error}") from error
     classes = _classes(item, is_one) if inspect.ismodule(item) else [item] if is_one(item) else []
     if not classes:

@@ -329,11 +329,14 @@ REFUSED = [
         "--gpus is 1000000000, but cluster p4de has at most max_nodes(1024) * devices_per_node(8) = 8192",
     ),
     ("run --model sd21 --strategy ddp --gpus 99999999999", "--gpus is 99999999999, but cluster p4de has at most"),
+    ("run --model sd21 --strategy ddp --device=", "--device is '', must be a name or a path"),
+    ("run --model sd21 --strategy ddp --memory=-4GiB", "--memory is '-4GiB', must be a size above 0"),
+    ("run --model sd21 --strategy fsdp --gpus 8 --shard-size 3", "error: --shard-size 3 does not divide --gpus 8"),
     ("run --model sd21 --strategy ddp --gpus x", "--gpus is 'x', must be an integer"),
     ("run --model sd21 --strategy ddp --self-conditioning nan", "--self-conditioning is nan, must be between 0 and 1"),
     # points that do not exist
     (
-        "run --model sd21 --strategy 1f1b --gpus 32 --pipeline-degree 32",
+        "run --model sd21 --strategy 1f1b --gpus 32 --pipeline-degree 32 --partition blocks",
         "--pipeline-degree 32 exceeds the 25 blocks of the backbone",
     ),
     ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: --batch-size must be a multiple"),
@@ -414,7 +417,7 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --resolution=-512", "-512', must be pixels such as 1024, or width and "),
     ("run --model pixart --strategy single --resolution 65536", "4,096 times the pixels of the 1024 of pixart, must"),
     # what-ifs
-    (f"{DDP} --link 2x", "--link is ['2x'], must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),
+    (f"{DDP} --link 2x", "--link is '2x', must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),
     (f"{DDP} --link up=2x", "--link names 'up', must be one of intra, inter"),
     (f"{DDP} --link inter=1e9GB/s", "at most 1e+06 of either"),
     (f"{DDP} --nodes 0", "--nodes is '0', must be nodes such as 2, or nodes x devices such as 2x4"),
@@ -462,7 +465,7 @@ REFUSED = [
     # runtimes
     (f"{FLUX} --strategy pipefusion --patches 16 --runtime xdit", "patches(16) must be pipeline_degree(4), as "),
     (f"{FLUX} --strategy pipefusion --runtime xdiz", "unknown runtime 'xdiz'; did you mean xdit? choose from accele"),
-    ("sweep --model pixart --gpus 2 --steps 2 --runtime xdit,sglang", "runtime is 'xdit,sglang', must be one name: "),
+    ("sweep --model pixart --gpus 2 --steps 2 --runtime xdit,sglang", "--runtime is 'xdit,sglang', must be one name: "),
     (
         "sweep --model pixart --gpus 2 --steps 2 --runtime deepspeed",
         "--runtime is deepspeed, which is of training, but this is of sampling",

@@ -18,7 +18,10 @@ def columns():
     ]
 
 
-def test_the_columns_of_the_highest_rank_go_first(columns):
+@pytest.mark.parametrize("terminal", ["xterm", "dumb"])
+def test_the_columns_of_the_highest_rank_go_first(columns, monkeypatch, terminal):
+    monkeypatch.setenv("TERM", terminal)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert [column.name for column in fitting(columns, 80)] == ["#", "strategy", "more", "over\nddp"]
     assert [column.name for column in fitting(columns, 41)] == ["#", "strategy", "over\nddp"]
     assert [column.name for column in fitting(columns, 24)] == ["#", "strategy"]

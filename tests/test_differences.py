@@ -252,3 +252,10 @@ def test_a_number_of_gpus_that_divide_the_vae_is_a_number():
     assert read_records(NamedRows("rows", several))[0].asked["vae_parallel"] == "10"
     with pytest.raises(InputError, match=r"^rows: row 0: vae_parallel is 'x', must be "):
         read_records(NamedRows("rows", [row | {"options": {"vae_parallel": "x"}}]))
+
+
+def test_a_sweep_of_which_nothing_is_simulated_yet_says_so():
+    row = sim.run("pixart", "single", gpus=1, steps=2).to_json() | {"status": "simulated"}
+    assert row["stages"][0]["forward_s"] == pytest.approx(row["step_s"])
+    (one,), *_ = compare(NamedRows("whole", [row]), NamedRows("begun", [row | {"status": "bounded"}]))
+    assert one.differing["strategies"] == ("single", "none simulated")

@@ -2,6 +2,8 @@
 
 import csv
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -35,6 +37,12 @@ def test_each_signal_that_ends_a_command_is_an_interrupt_that_can_be_postponed(n
 def test_a_lost_terminal_is_no_interrupt_where_it_is_ignored_as_under_nohup():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert signal.SIGHUP not in numbers()
+
+
+def test_a_command_that_is_interrupted_while_it_starts_ends_without_a_traceback():
+    code = "import sys, signal; sys.addaudithook(lambda *of: 'sim.api' in of[1] and signal.raise_signal(2)); import sim"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"")
 
 
 @pytest.mark.parametrize("more", [(), ("--out", "rows.csv")])

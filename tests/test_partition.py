@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from math import inf
 
 import numpy as np
 import pytest
@@ -107,45 +108,24 @@ def test_no_partition_beats_the_optimal_one(family):
 
 
 @probabilities
-def test_of_equals_the_smallest_pace_wins_then_the_smallest_maxima_then_the_first_boundaries(probability):
+@pytest.mark.parametrize("room_bytes", [inf, 40.0, 20.0])
+def test_of_those_that_fit_the_fastest_wins_then_the_smallest_pace_maxima_and_memory(probability, room_bytes):
+    rng = np.random.default_rng(1)
     for costs, num_stages, num_micro_batches in small_cases(integers, 80):
         rounds = num_micro_batches + 2 * num_stages - 2
+        state, saved = rng.integers(1, 9, (2, len(costs.forward_s))).astype(float)
+        memory = StageMemory(state, saved, rng.integers(1, 4, num_stages).tolist(), room_bytes)
 
-        def rank(boundaries, costs=costs, rounds=rounds):
+        def rank(boundaries, costs=costs, rounds=rounds, memory=memory):
             stage, conditioned, gap = point = maxima(costs, boundaries)
             counted = {0.0: (stage, gap), 1.0: (conditioned, gap)}.get(probability, point)
             pace = (1 - probability) * stage + probability * conditioned
-            return bound_s(point, rounds, probability, 0.0), pace, counted
+            each = zip(memory.in_flight, itertools.pairwise(boundaries), strict=True)
+            held = max(sum(memory.state_bytes[i:j] + k * memory.saved_bytes[i:j]) for k, (i, j) in each)
+            return held > memory.room_bytes, bound_s(point, rounds, probability, 0.0), pace, counted, held
 
-        boundaries = optimal_partition(costs, num_stages, num_micro_batches, probability)
+        boundaries = optimal_partition(costs, num_stages, num_micro_batches, probability, memory)
         assert boundaries == min(every_partition(costs, num_stages), key=rank)
-
-
-@probabilities
-def test_of_equally_fast_ones_the_least_memory_wins_and_the_fastest_that_fits_goes_before_all(probability):
-    rng = np.random.default_rng(1)
-    for costs, num_stages, num_micro_batches in small_cases(integers, 80):
-        state, saved = rng.integers(1, 9, (2, len(costs.forward_s))).astype(float)
-        in_flight = rng.integers(1, 4, num_stages).tolist()
-        memory = StageMemory(state, saved, in_flight, float(rng.integers(5, 60)))
-
-        def fullest(cuts, memory=memory):
-            stages = zip(itertools.pairwise(cuts), memory.in_flight, strict=True)
-            return max(
-                memory.state_bytes[slice(*of)].sum() + k * memory.saved_bytes[slice(*of)].sum()
-                for of, k in stages
-            )
-
-        every = every_partition(costs, num_stages)
-        fitting = [cuts for cuts in every if fullest(cuts) <= memory.room_bytes] or every
-        plain = optimal_partition(costs, num_stages, num_micro_batches, probability)
-        cuts = optimal_partition(costs, num_stages, num_micro_batches, probability, memory)
-        rounds = num_micro_batches + 2 * num_stages - 2
-        bounds = {of: bound_s(maxima(costs, of), rounds, probability, 0.0) for of in every}
-        assert cuts in fitting
-        assert bounds[cuts] == pytest.approx(min(map(bounds.get, fitting)), rel=1e-12)
-        if maxima(costs, cuts) == maxima(costs, plain):
-            assert fullest(cuts) <= fullest(plain)
 
 
 @probabilities

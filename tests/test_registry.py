@@ -60,6 +60,7 @@ def test_a_field_that_is_no_parameter_is_refused_by_its_name(install, tell):
     ("value", "text", "problem"),
     [
         ("broken:Toy", "", "does not load: AttributeError: module 'broken' has no attribute 'Toy'"),
+        ("broken", "raise SystemExit(0)", "does not load: SystemExit: 0"),
         ("broken", "1 / 0", "does not load: ZeroDivisionError: division by zero"),
         ("broken", "", "must be a strategy or a module with one: a dataclass, and a Strategy or Sampler"),
     ],

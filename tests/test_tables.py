@@ -20,8 +20,8 @@ def test_models_are_shown_with_their_components(capsys):
     lines = (line.split() for line in capsys.readouterr().out.splitlines())
     rows = {line[1]: line[2:] for line in lines if line[:1] == ["sd21"]}
     assert list(rows) == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
-    assert rows["unet"] == ["yes", "46", "865.9", "M", "12", "several", "GPUs"]
-    assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "0", "several", "GPUs"]
+    assert rows["unet"] == ["yes", "46", "865.9", "M", "several", "GPUs", "32", "12"]
+    assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "several", "GPUs", "32", "0"]
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
     words = str(value).strip() if isinstance(value, str) else f"{value / GIB!r}GiB" if _real(value) else ""
     size = _quantity(words, BYTES)
     if size is None or not LEAST <= size / GIB <= MOST:
-        rule = f"must be a size such as 40GiB, in {', '.join(BYTES)}, at most {MOST:g} GiB"
+        rule = f"must be a size above 0, such as 40GiB, in {', '.join(BYTES)}, at most {MOST:g} GiB"
         raise wrong("memory", f"is {shown(value)}, {rule}")
     return replace(cluster, device=replace(cluster.device, memory_bytes=size)), words
 
@@ -147,7 +147,8 @@ def _link_changes(value: Any) -> dict[str, str]:  # noqa: ANN401
         [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
     )
     if not parts or not all(isinstance(part, str) and "=" in part for part in parts):
-        raise wrong("link", f"is {shown(value)}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
+        said = ",".join(parts) if parts and all(isinstance(part, str) for part in parts) else value
+        raise wrong("link", f"is {shown(said)}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
     changes: dict[str, str] = {}
     for part in ",".join(parts).split(","):
         name, _, words = (word.strip() for word in part.partition("="))

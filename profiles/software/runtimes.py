@@ -165,7 +165,7 @@ def find_runtime(name: str) -> Runtime:
     """Return the runtime of a name."""
     names = runtime_names()
     if isinstance(name, str) and "," in name:
-        raise InputError(f"runtime is {shown(name)}, must be one name: all points keep to the same runtime")
+        raise InputError(f"`runtime` is {shown(name)}, must be one name: all points keep to the same runtime")
     if not is_one_of(name, *names):
         meant = near(name.casefold() if isinstance(name, str) else "", names)
         raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")

@@ -103,7 +103,7 @@ def add_question(
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
     stacks = {"train": f"{DEFAULT_STACK} in training", "sample": f"{SERVED} in sampling"}
     usual = " or ".join(stacks[task] for task in tasks)
-    software = f"a software stack's name, or a stack file (default: the runtime's, else {usual})"
+    software = f"a software stack's name, or a stack file (default: that of --runtime, else {usual})"
     add("--stack", help=software)
     several: Any = {"metavar": "GPUS"} if sweeps else {"type": integer}
     gpus = ", or several: 1,2,4 or 8-64, of which each doubles the one before" if sweeps else ""

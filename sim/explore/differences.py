@@ -114,7 +114,8 @@ class Comparison:
 def _tried(record: Recorded) -> dict[str, str]:
     """The numbers of GPUs and the strategies that simulated points are of."""
     gpus, strategies = {key.num_gpus for key in record.ranks}, {key.strategy for key in record.ranks}
-    return {"gpus": ", ".join(map(str, sorted(gpus))), "strategies": ", ".join(sorted(strategies))}
+    tried = {"gpus": map(str, sorted(gpus)), "strategies": sorted(strategies)}
+    return {name: ", ".join(values) or "none simulated" for name, values in tried.items()}
 
 
 def _key_json(key: Key) -> dict[str, Any]:

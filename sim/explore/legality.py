@@ -189,4 +189,6 @@ def kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
     """Return the rule of a runtime that a point of a sweep breaks, in words; empty where the runtime runs it."""
     case = _case(point, scenario)
+    if case is None and point.name not in runtime.rules:
+        case = Case(scenario.model.name, point.name, {}, scenario.workload.num_gpus)
     return runtime.refusal(case) if case else ""

@@ -1,7 +1,7 @@
 """Points of a design space, of training and of sampling, with their bounds and results."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, prod
 from typing import Any, Final, NamedTuple
 

@@ -14,14 +14,15 @@ from typing import Any, Final
 from profiles.errors import InputError, flag_of, flag_value, in_flags, shown
 from profiles.files import read_text
 from profiles.parsing import parse_json, parse_toml
-from sim.inputs.scenarios import OPTION_NAMES, truths
-from strategies.registry import every_strategy
+from sim.inputs.scenarios import OPTION_NAMES
 
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "experiment", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write, addresses to connect to, and more flags: a file from elsewhere must name none."""
 SWITCHES: Final = ("capacity", "exhaustive", "json", "print_experiment", "quiet", "verbose")
 """Flags without a value: false leaves them out."""
+BARE: Final = (*SWITCHES, "ema")
+"""Flags that may stand without a value: so does true."""
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys that the result of a run has, and its flags have not."""
 
@@ -130,12 +131,11 @@ class Experiment:
         Raises:
             InputError: as of ``load_experiment``.
         """
-        worded = truths(every_strategy().values())
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():
             flag = flag_of(name)
             if flag not in before and not (value is False and name in SWITCHES):
-                words[flag] = flag if value is True and name not in worded else f"{flag}={_word(value)}"
+                words[flag] = flag if value is True and name in BARE else f"{flag}={_word(value)}"
         return cls(path, words)
 
     def blamed(self, error: InputError) -> InputError:

@@ -61,7 +61,7 @@ TRAINING: Final = Task(
     "training",
     "trains",
     TrainingWorkload,
-    "samples of all GPUs together (default: what a GPU of this model trains with: `sim models`)",
+    "samples of all GPUs together (default: as many per GPU as the model is trained with, 1 to 32)",
     ("throughput", "latency", "memory", "pareto"),
     {"step_s": "iteration_s", "iteration_s": "iteration_s", "samples_per_s": "samples_per_s"},
     "iteration",

@@ -170,7 +170,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
 
 def _width(columns: Sequence[Column]) -> int:
     """Characters of a table of these columns."""
-    wide = Console(width=1000)
+    wide = Console(width=1000, height=1)  # without both, a dumb terminal has 80 characters
     return Measurement.get(wide, wide.options, _grid("", columns)).maximum
 
 

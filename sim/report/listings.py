@@ -27,6 +27,8 @@ TABLES: Final[Mapping[str, str]] = {
     "strategies": "name task summary parameters",
 }
 """The columns of the frames that are printed, by command."""
+WIDE: Final = 27
+"""Characters of a column where the terminal is narrow."""
 UNITS: Final = (
     *(("_flop_per_s", TFLOP, "TFLOP/s"), ("_bytes_per_s", GB, "GB/s")),
     *(("_bytes", GIB, "GiB"), ("_s", MICROSECOND, "us")),
@@ -41,8 +43,8 @@ def print_listing(kind: str, *, as_json: bool) -> None:
         return
     rows = list(ROWS[kind]())
     columns = [
-        Column(_head(key), [_cell(key, row.get(key)) for row in rows], words=True)
-        for key in TABLES[kind].split()
+        Column(_head(key), [_cell(key, row.get(key)) for row in rows], rank, words=True, widest=WIDE)
+        for rank, key in enumerate(TABLES[kind].split())
     ]
     print_blocks([Table("", columns)])
 

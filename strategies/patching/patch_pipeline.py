@@ -118,7 +118,7 @@ class PatchPipeline(GridLayout):
 
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
-        patches = range(len(self.patches))
+        patches = range(len(self.patches)) if self.is_displaced(self.num_steps - 1) else [None]
         seconds = [run_seconds(self.scenario, self.grid, self.run(stage, patch)) for patch in patches]
         return self.passes * sum_in_order(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
 

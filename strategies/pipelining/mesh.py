@@ -64,9 +64,10 @@ class Mesh(NamedTuple):
         product = (shard_size or 1) * context * tensor
         if num_gpus % product:
             degrees = {"shard_size": shard_size or 1, "context_degree": context, "tensor_degree": tensor}
-            factors = " * ".join(f"`{name}({degree})`" for name, degree in degrees.items() if degree > 1)
+            factors = [f"`{name}({degree})`" for name, degree in degrees.items() if degree > 1]
+            result = f" = {product}" if len(factors) > 1 else ""
             raise InfeasibleError(
-                f"{factors} = {product} does not divide `gpus({num_gpus})`",
+                f"{' * '.join(factors)}{result} does not divide `gpus({num_gpus})`",
                 "the degrees do not give the number of GPUs",
             )
         left = num_gpus // product

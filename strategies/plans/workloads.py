@@ -42,7 +42,7 @@ MAX_STEPS: Final = 1_000
 LEAST_TILE: Final = 64
 """Pixels of a side of the smallest tile: smaller ones would be mostly overlap and border."""
 FRAMES_HELP: Final = "of a video, such as 81 (default: the model's reference)"
-TEXT_HELP: Final = "of the text beside the image's (default: the model's)"
+TEXT_HELP: Final = "tokens of the prompt, beside those of the image (default: the model's)"
 ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
@@ -103,12 +103,16 @@ class TrainingWorkload:
     num_gpus: int
     batch_size: int
     self_conditioning: float | None = option(
-        None, "probability (default: the model's)", kind=float, key="apart", metavar="P"
+        None,
+        "probability of its extra forward pass (default: the model's)",
+        kind=float,
+        key="apart",
+        metavar="P",
     )
     self_conditioning_draw: str = option(
         DRAWS[0],
-        "who draws: iteration: all ranks at once; rank: each by itself; runtime: each rank of ddp, zero2, zero3 and"
-        " fsdp, all stages of a pipeline at once",
+        "who draws for the extra forward pass: iteration: one draw for all GPUs; rank: each rank draws, and all wait"
+        " for one that runs it; runtime: as frameworks do, rank for ddp, zero2, zero3, fsdp, iteration for pipelines",
         choices=DRAWS,
         key="always",
     )
@@ -158,13 +162,13 @@ class TrainingWorkload:
     precision: str = _precision()
     encoder_precision: str | None = option(
         None,
-        "of frozen encoders that run in training (default: the stack's)",
+        "precision of frozen encoders in training (default: the stack's)",
         choices=CHOICES["encoders"],
         title="encoders in {}",
     )
     iteration_us: int | None = option(
         None,
-        "microseconds of the host in each iteration, which nothing hides (default: the stack's)",
+        "microseconds that the host adds to each iteration (default: the stack's)",
         kind=int,
         least=0,
         most=MAX_ITERATION_US,

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, Final
 
 from profiles.errors import InputError, counted
@@ -61,10 +61,7 @@ class OrderedPipeline(Strategy):
         """Return the stages of the only backbone and where they lie."""
         scenario = sharded(scenario) if self.shape.sharded else scenario
         positions = self.checked_positions()
-
-        def in_flight() -> Sequence[int]:
-            return self._checked_in_flight(scenario, len(positions))
-
+        in_flight = partial(self._checked_in_flight, scenario, len(positions))
         return folded(scenario, self.shape, positions, self.partition, self.skip_route, in_flight=in_flight)
 
     def bound(self, scenario: Scenario) -> float:

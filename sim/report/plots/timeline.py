@@ -151,6 +151,8 @@ def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, Timel
 def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", columns: int = 2) -> Figure:
     """Return the Gantt charts of several traces side by side, on one axis of time and with one legend.
 
+    The figure is none of pyplot's: save it by its own ``savefig``.
+
     Args:
         traces: what is drawn, by its name.
         title: of the figure.
