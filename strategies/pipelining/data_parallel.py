@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -155,18 +155,6 @@ def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAct
     yield from (StageAction(stage, OPTIMIZER) for stage in stages)
 
 
-ROUNDING: Final = 1e-6
-"""Share that what collectives add stays below: ops that they slow down end up to a rounding early."""
-
-
-def beside_share(scenario: Scenario) -> float:
-    """Share of a collective's seconds by which it lengthens a run at least, wherever it runs.
-
-    Compute beside it is slowed down; else compute waits for it to end, which takes longer yet.
-    """
-    return (1 - ROUNDING) * (1 - 1 / scenario.cluster.overlap_slowdown)
-
-
 def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
     """The seconds of the frozen work of one micro-batch, where it runs before stages: those of the first backbone."""
     if stages[0] != layout.stages[0]:
@@ -215,7 +203,7 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     # of the last piece, after which the backward goes on where the first layers are locked
     waited_s = sum_in_order(_summing_s(layout, way, sizes[-1:]))
     on_s = stages[0].backward_s - pieces[-1][1]
-    after_s, begin_s = step_s(layout, units), frozen_s
+    after_s = step_s(layout, units)
     if way.gathers:
         weights = [*layout.weights_bytes[units[0] : units[-1] + 1]]
         gathers_s = passes * _collectives_s(layout, gather, weights)
@@ -227,12 +215,6 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     else:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, gather, weights) if parts > 1 else 0.0
-        # before the extra forwards, which come first, runs all frozen work
-        later_s = (count - min(way.every, count)) * ((0.0 if extra else frozen_s) + passes_s)
-        later_s += stages[0].backward_s - pieces[0][1] + sums * sum_in_order(copies_s) - copies_s[0]
-        begin_s = work_s - later_s
     if not way.overlap:
         return work_s + all_s + after_s
-    share = beside_share(layout.scenario)
-    ended_s = work_s - on_s + waited_s + share * max(0.0, all_s - waited_s)
-    return max(work_s + share * all_s, ended_s, begin_s + all_s) + after_s
+    return max(work_s - on_s + waited_s, frozen_s + all_s) + after_s
