@@ -71,17 +71,6 @@ def test_a_device_sums_the_gradients_of_its_stages_one_after_the_other(make, nam
     assert 0.995 * truth_s < bound_s <= truth_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("name", "parameters"), POINTS)
-def test_the_devices_of_a_node_share_its_port(make, name, parameters):
-    cluster = make.cluster(
-        make.link(), make.link("nic", 1e6), devices_per_node=2, call_s=0.5, memory_bytes_per_s=1e9
-    )
-    bound_s, truth_s = reducing(make, name, parameters, cluster)
-    # 8 layers of 4 MB, twice half of each, over the one port of each node
-    assert truth_s > 32.0
-    assert 0.97 * truth_s < bound_s <= truth_s * (1 + 1e-12)
-
-
 def test_without_its_order_a_pipeline_is_bounded_for_any(make):
     scenario = make.scenario(make.model(unet(make, [1.0, 2.0] * 4)), make.cluster(), 2, 512)
     strategy = make_strategy("interleaved", {"micro_batches": 512})
@@ -91,25 +80,15 @@ def test_without_its_order_a_pipeline_is_bounded_for_any(make):
     )
 
 
-def both_ways(make, num_gpus, cluster):
-    """Two directions over one backbone of two positions: both hold its layers, and sum their gradients together."""
-    chain = make.model(unet(make, [1.0] * 2, parameters=10**6))
-    scenario = make.scenario(chain, cluster, num_gpus, num_gpus)
-    cuts = (Cut(0, (0, 1, 2), (0, 1), (0, 1)), Cut(0, (0, 1, 2), (1, 0), (1, 2)))
-    rows = parse_order("0F0 3F1 3B1 0B0\n2F1 1F0 1B0 2B1\n")
-    return order_bound(Layout(scenario, Shape(2, 2, 2), cuts), lambda: rows, "both ways")
-
-
 def test_stages_of_equal_layers_wait_for_the_last_of_them(make):
     cluster = make.cluster(make.link(bandwidth=1e6), memory_bytes_per_s=1e9)
-    # both hold layer 1 complete after 4 s; then come two sums of 4 MB over two members, and a step
-    assert both_ways(make, 2, cluster) == pytest.approx(4.0 + 2 * 4.0 + 30e-3)
-
-
-def test_stages_of_equal_layers_in_one_node_go_through_its_port_once(make):
-    cluster = make.cluster(make.link(), make.link("nic", 1e6), devices_per_node=2, memory_bytes_per_s=1e9)
-    # two sums of 4 MB over four members, of each three halves through the port
-    assert both_ways(make, 4, cluster) == pytest.approx(4.0 + 2 * 6.0 + 30e-3)
+    scenario = make.scenario(make.model(unet(make, [1.0] * 2, parameters=10**6)), cluster, 2, 2)
+    # two directions over one backbone of two positions: both hold its layers, and sum their gradients together
+    cuts = (Cut(0, (0, 1, 2), (0, 1), (0, 1)), Cut(0, (0, 1, 2), (1, 0), (1, 2)))
+    rows = parse_order("0F0 3F1 3B1 0B0\n2F1 1F0 1B0 2B1\n")
+    # layer 0 is complete after 6 s; then come a sum of 4 MB over two members, and a step
+    bound_s = order_bound(Layout(scenario, Shape(2, 2, 2), cuts), lambda: rows, "both ways")
+    assert bound_s == pytest.approx(6.0 + 4.0 + 30e-3)
 
 
 def test_one_slow_hop_sets_the_pace_of_1f1b(make):

@@ -6,7 +6,6 @@ are summed.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from strategies.bounds.gradient_sums import sums_end_s
 from strategies.bounds.pipelines import frozen_s
 from strategies.orders.problem import Pass, Problem, follow
 from strategies.pipelining.builder import with_extra_forwards
@@ -45,7 +44,7 @@ def order_bound(
         free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
         if frozen_after:
             free_s = [end_s + frozen_s(layout, position) for position, end_s in enumerate(free_s)]
-        return sums_end_s(layout, free_s, complete_s)
+        return _sums_end_s(layout, free_s, complete_s)
 
     return layout.remember(("bound", name, frozen_first, frozen_after), bound)
 
@@ -87,6 +86,20 @@ def _ends_s(
         for (stage, _, _), _, end in row:
             complete_s[stage] = free_s[position] = end
     return free_s, complete_s
+
+
+def _sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[float]) -> float:
+    """Earliest seconds at which all gradients are summed, each sum on ports of its own, and all optimizers stepped."""
+    stepped_s, ends_s = [*free_s], [0.0]
+    for twins in layout.twins:
+        if layout.summed_parameters[twins[0]]:
+            positions = tuple([layout.stages[number].position for number in twins])
+            update = layout.update(twins[0], positions)
+            after_s = update.reduce_s + update.step_s + update.gathered_s
+            ends_s.append(max([complete_s[number] for number in twins]) + after_s)
+            for position in positions:
+                stepped_s[position] += update.step_s
+    return max(*stepped_s, *ends_s)
 
 
 def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:

@@ -50,17 +50,11 @@ class Update(NamedTuple):
     """Seconds after the last backward of a stage, on free ports.
 
     Attributes:
-        fixed_s: before its gradients are on the wire.
-        wire_s: that they are on it.
-        node_port_s: that they hold the port of each node.
         reduce_s: until they are summed.
         step_s: of the optimizer's step.
         gathered_s: after it, until all replicas have the weights.
     """
 
-    fixed_s: float
-    wire_s: float
-    node_port_s: float
     reduce_s: float
     step_s: float
     gathered_s: float
@@ -439,11 +433,11 @@ class Layout:
     def _update(self, trained: int, summed: float, positions: tuple[int, ...]) -> Update:
         recipe, step_s, gathered_s = self.scenario.workload.recipe, self.step_s(trained), 0.0
         if not summed:
-            return Update(0.0, 0.0, 0.0, 0.0, step_s, gathered_s)
+            return Update(0.0, step_s, gathered_s)
         time = self.reduction(positions).time(summed * recipe.gradient_bytes)
         if self.shape.sharded:
             gathered_s = float(self.law(GATHER, (0,)).time(trained * recipe.weight_bytes).total_s)
-        return Update(time.fixed_s, time.wire_s, time.node_port_s, time.total_s, step_s, gathered_s)
+        return Update(time.total_s, step_s, gathered_s)
 
     def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
         """Return the law of summing the gradients of some positions."""
