@@ -29,7 +29,7 @@ from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Report, objectives
 from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, setting
-from sim.inputs.limits import check_passes, check_swept
+from sim.inputs.limits import check_exists, check_passes, check_swept
 from sim.inputs.scenarios import (
     ARGUMENTS,
     SHARED,
@@ -40,7 +40,6 @@ from sim.inputs.scenarios import (
     resolve_scenario,
     resolve_strategy,
 )
-from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written

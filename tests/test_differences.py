@@ -12,8 +12,8 @@ import sim
 from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
-from sim.explore.differences import compare
 from sim.explore.records import NamedRows, read_records
+from sim.report.comparisons import compare_records as compare
 from sim.report.frames import write_rows
 
 ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}

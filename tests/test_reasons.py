@@ -6,10 +6,9 @@ import pytest
 
 import sim
 from sim.replay.engine import simulate
-from sim.replay.metrics import exposed_communication_s
-from sim.replay.waits import MESSAGE, awaited_s
+from sim.replay.metrics import MESSAGE, awaited_s, exposed_communication_s
 from sim.report.reasons import account_of, casts_share, shares
-from sim.report.runnable import best_of_each
+from sim.report.verdicts import best_of_each
 
 PIXART = {"resolution": 512, "steps": 4}
 

@@ -4,8 +4,7 @@ import pytest
 from making import make_cluster, make_link
 from test_alike_groups import PIPED, asked, assert_measured_as_the_whole
 
-from sim.outcomes.parts import main_part, measured_parts
-from sim.outcomes.repeats import repeated_step
+from sim.outcomes.parts import main_part, measured_parts, repeated_step
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network

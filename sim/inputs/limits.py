@@ -1,12 +1,64 @@
-"""Limits: orders that would take longer to carry out than anybody waits; they are refused before any work."""
+"""Limits: what is refused before any work, as it cannot exist, or would take longer than anybody waits."""
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from itertools import islice
+from math import inf
+from typing import Any, Final
 
 from profiles.architectures.models import Model
 from profiles.costs.resolutions import in_words
-from profiles.errors import DiffusimWarning, InputError, warn_caller
+from profiles.errors import DiffusimWarning, InfeasibleError, InputError, flag_value, warn_caller
+from sim.outcomes.runs import bound
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
+
+MOST: Final = 60
+"""Candidates that are looked at."""
+
+
+def check_exists(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str, Any]) -> None:
+    """Refuse a point that does not exist, and name parameters that would do beside those that are held.
+
+    Raises:
+        InfeasibleError: it does not exist.
+    """
+    try:
+        bound(strategy, scenario)
+    except InfeasibleError as error:
+        flags: list[str] = []
+        with suppress(InfeasibleError):
+            offered: Any = type(strategy).candidates(scenario)  # type: ignore[arg-type]  # of its own task
+            kept = (one for one in offered if all(getattr(one, key) == held[key] for key in held))
+            best = min(islice(kept, MOST), key=lambda one: _bound_s(one, scenario), default=None)
+            if best is not None and _bound_s(best, scenario) < inf:
+                flags = list(_needed(best, scenario, held))
+        if not flags:
+            raise
+        raise InfeasibleError(f"{error.message}; {' '.join(flags)} would do", error.kind) from None
+
+
+def _bound_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Return the seconds that a point cannot undercut; infinite where it does not exist."""
+    try:
+        return bound(strategy, scenario)
+    except InfeasibleError:
+        return inf
+
+
+def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
+    """Yield the flags of a point but for those without which it exists, too."""
+    for item in fields(strategy):
+        value = getattr(strategy, item.name)
+        if item.name in held or value == item.default:
+            continue
+        plain = replace(strategy, **{item.name: item.default})
+        if _bound_s(plain, scenario) < inf:
+            strategy = plain
+        else:
+            yield f"`{item.name}` {flag_value(value)}"
+
 
 MAX_SIMULATED: Final = 2**17
 """Forwards and backwards of one simulated iteration; as many take 4 s and 350 MB."""

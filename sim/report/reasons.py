@@ -21,8 +21,7 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
-from sim.replay.metrics import collective_s
-from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
+from sim.replay.metrics import MESSAGE, Way, awaited_s, between_nodes, collective_s, members
 from sim.report.changes import swept
 from sim.report.numbers import duration, plain, unit_of
 from strategies.plans.actions import OPTIMIZER, StageAction
