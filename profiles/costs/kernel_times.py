@@ -19,6 +19,7 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND
 from profiles.architectures.shares import Share
+from profiles.costs.checkpointing import transformer_blocks
 from profiles.costs.layer_times import LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws, Smaller
 from profiles.software.levers import CAST_OPERATORS, CASTS
@@ -61,15 +62,19 @@ SCORE_BYTES: Final = {"sample": (8.0, 12.0), "train": (24.0, 28.0)}
 half precision; in training autocast takes softmax to single precision and back."""
 SCORE_KERNELS: Final = {"sample": 2, "train": 4}
 """Kernels between the products of unfused attention."""
-NORM_SAVED: Final = {"group_norm": 2.0, "layer_norm": 5 / 3}
-"""Bytes that autocast keeps around a norm in single precision, over its output in half: its input and, of a group norm,
-its output, which SiLU reads, as single precision; queries, keys and values each keep a cast of their own of the output
-of one of a block's three layer norms."""
-MODULATED_SAVED: Final = 3.0
-"""The same of a layer norm without weights of its own, of which a block has two: it is scaled and shifted by what the
-step's embedding gives, and this keeps its output in single precision, too. Sources of both: diffusers,
-``BasicTransformerBlock`` and ``AdaLayerNormZero``. Over 4 blocks torch's MemTracker counts 1 % less than this for
-PixArt, with that total in view, and 2 % more for FLUX."""
+NORM_SAVED: Final = 2.0
+"""Bytes that autocast keeps around a group norm in single precision, over its output in half: its input and its output,
+which SiLU reads, as single precision."""
+BLOCK_NORM_SAVED: Final = 5 / 3
+"""The same of a layer norm: its input; and queries, keys and values each keep a cast of their own of the output of one
+of a block's three. Source: diffusers, ``BasicTransformerBlock``."""
+MODULATED_SAVED: Final = 1.0
+"""The same of a layer norm without weights of its own, which is scaled and shifted by what the step's embedding gives:
+its input and its output as single precision, less the one cast of half precision."""
+MODULATED_READERS: Final = 4.0
+"""Layers that read such norms of a block, each with a cast of its own: queries, keys, values and the feed-forward, of
+two norms or, where a block runs both side by side, of one. Sources: diffusers, ``AdaLayerNormZero`` and
+``FluxSingleTransformerBlock``."""
 SINGLE_BYTES: Final = 4.0
 """Bytes of a number in single precision."""
 SAVED_SCORE_BYTES: Final = 6.0
@@ -117,6 +122,7 @@ class KernelTimes(LayerTimes):
         single = training and encoders == "float32"
         self._stack = replace(stack, rates=stack.rates.scaled(SINGLE)) if single else stack
         self._task = "train" if training and encoders == "autocast" else "sample"
+        self._blocks = transformer_blocks(component)
         self._passed = np.array([layer.backward != "none" for layer in component.layers], dtype=float)
         self._adapters: KernelTimes | None = None
         if training and component.adapters:  # frozen weights lie there in half precision
@@ -199,18 +205,39 @@ class KernelTimes(LayerTimes):
 
     def saved_bytes(self) -> FloatArray:
         """Bytes per sample that each layer keeps for its backward beside ``Layer.saved_bytes``, shape (layers,)."""
-        return np.asarray(self._sum(Share(), self._saved_bytes) * self._passed)
+        total = np.zeros_like(self._passed)
+        for group in self._table.groups:
+            total = total + self._saved_bytes(group)
+        return np.asarray(total * self._passed)
 
-    def _saved_bytes(self, group: KernelGroup, shapes: Shapes) -> FloatArray:
+    def largest_bytes(self) -> FloatArray:
+        """Bytes per sample of the largest tensor that each layer writes, shape (layers,)."""
+        largest = np.zeros_like(self._passed)
+        for group in self._table.groups:
+            written = group.shapes(self._pixels, Share(), self._table.text_tokens).written_bytes
+            largest = np.maximum(largest, np.max(written * (group.counts > 0), axis=1, initial=0.0))
+        return largest
+
+    @property
+    def norms_in_single(self) -> bool:
+        """Whether norms run in single precision, under autocast."""
+        return self._norms_in_single
+
+    def _saved_bytes(self, group: KernelGroup) -> FloatArray:
+        """The same of the kernels of a group."""
+        shapes, counts = group.shapes(self._pixels, Share(), self._table.text_tokens), group.counts
         if group.kind == "attention" and self._stack.attention == UNFUSED:
-            return SAVED_SCORE_BYTES * shapes.heads * shapes.m * shapes.n
-        if group.kind in NORM_CASTS and self._norms_in_single:
-            modulated = (group.kind == "layer_norm") & (shapes.weight_bytes == 0)
-            in_half = shapes.written_bytes < SINGLE_BYTES * shapes.m  # else the model itself casts
-            return (
-                np.where(modulated, MODULATED_SAVED, NORM_SAVED[group.kind]) * in_half * shapes.written_bytes
-            )
-        return np.zeros_like(shapes.m)
+            return np.asarray(counts @ (SAVED_SCORE_BYTES * shapes.heads * shapes.m * shapes.n))
+        if group.kind not in NORM_CASTS or not self._norms_in_single:
+            return np.zeros_like(self._passed)
+        launched = np.minimum(1.0, counts)
+        if group.kind == "group_norm":  # that of a U-Net's attention has its output cast
+            kept = NORM_SAVED * counts - launched * (self._blocks[:, None] > 0)
+        else:
+            modulated = MODULATED_SAVED * counts + MODULATED_READERS * launched
+            kept = np.where(shapes.weight_bytes == 0, modulated, BLOCK_NORM_SAVED * counts)
+        in_half = shapes.written_bytes < SINGLE_BYTES * shapes.m  # else the model itself casts
+        return np.asarray(kept @ (in_half * shapes.written_bytes))
 
     def _sum(
         self,

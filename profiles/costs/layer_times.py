@@ -113,6 +113,15 @@ class LayerTimes(ABC):
         """Bytes per sample that the stack keeps for each layer's backward beside ``Layer.saved_bytes``."""
         return np.zeros_like(self._trained)
 
+    def largest_bytes(self) -> FloatArray:
+        """Bytes per sample of the largest tensor that each layer writes, shape (layers,); 0 if nobody counted it."""
+        return np.zeros_like(self._trained)
+
+    @property
+    def norms_in_single(self) -> bool:
+        """Whether norms run in single precision, under autocast."""
+        return False
+
     def _halved(self, total_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Backward seconds, half of them of the weights' gradients where a layer is trained.
 
@@ -223,6 +232,15 @@ class MeasuredTimes(LayerTimes):
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers, as estimated."""
         return self._here.copied_s(moved_bytes, launches)
+
+    def largest_bytes(self) -> FloatArray:
+        """Bytes of the largest tensors, as counted."""
+        return self._here.largest_bytes()
+
+    @property
+    def norms_in_single(self) -> bool:
+        """Whether norms run in single precision."""
+        return self._here.norms_in_single
 
     def least_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample at any batch up to the largest.

@@ -22,6 +22,7 @@ from profiles.architectures.models import Model
 from profiles.architectures.shares import WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
+from profiles.costs.checkpointing import Checkpointed, checkpointed
 from profiles.costs.kernel_times import KernelTimes
 from profiles.costs.layer_times import LayerTimes, LumpedTimes, MeasuredTimes, rates_of
 from profiles.errors import InputError
@@ -192,6 +193,14 @@ class ComponentCosts:
     def attention_bytes(self) -> FloatArray:
         """Bytes per sample that attention leaves in each layer: what selective checkpointing keeps, shape (layers,)."""
         return self._times.attention_bytes()
+
+    @cached_property
+    def checkpointed(self) -> Checkpointed:
+        """What checkpointing keeps of each layer, and what is in flight beside."""
+        of = self._times
+        return checkpointed(
+            self.component, self.saved_bytes, of.largest_bytes(), norms_in_single=of.norms_in_single
+        )
 
     @cached_property
     def saved_bytes(self) -> FloatArray:

@@ -7,11 +7,12 @@ Units of a mesh all lie on one device, which keeps each skip once.
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from profiles.checks import sum_in_order
+from profiles.costs.checkpointing import Checkpointed
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
 from strategies.pipelining.layout import Layout
@@ -22,6 +23,8 @@ BACKBONE: Final = "backbone weights"
 """Buffer of a backbone's frozen weights, where adapters are trained beside them."""
 TRAINED_STATE: Final = ("weights", "gradients", "optimizer", "moving average", BACKBONE)
 """Buffers of trained parameters, or of locked ones beside adapters."""
+IN_FLIGHT: Final = "gradients in flight"
+"""Buffer of what a backward hands on: gradients of a layer's output and of the largest tensor within."""
 MASTERS: Final = "masters"
 """Among divided buffers: weights are cast from their masters for a gather, and nothing else of them stays."""
 
@@ -58,28 +61,53 @@ def recomputed_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes of one micro-batch's activations beyond those it kept, once its blocks have run again."""
     if layout.scenario.workload.checkpointing in ("none", "full"):
         return 0.0
-    return sum_in_order(_recomputed(layout, stage)) * layout.held_batch
+    return sum_in_order(part.total for part in _recomputed(layout, stage)) * layout.held_batch
 
 
-def _recomputed(layout: Layout, stage: Stage) -> tuple[float, ...]:
-    """Bytes per sample of the activations of each block of a stage beyond those it kept.
+class Recomputed(NamedTuple):
+    """Bytes per sample of a part that runs again: all, at once with gradients, and whether it is first or last.
 
-    A block saves the hidden state that it kept, but where a skip is joined to it first: then it saves the sum.
+    With these lie the embedding and the head, which do not run again.
     """
 
-    def make() -> tuple[float, ...]:
+    total: float
+    at_once: float
+    at_end: bool
+
+
+def _recomputed(layout: Layout, stage: Stage) -> tuple[Recomputed, ...]:
+    """The activations of each part of a stage that runs again, beyond those it kept.
+
+    A block saves the hidden state that it kept, but where norms cast it, or where a skip is joined to it first: then it
+    saves the sum.
+    """
+
+    def make() -> tuple[Recomputed, ...]:
         saved, component = _activations(layout, stage), layout.component(stage)
         if layout.scenario.workload.checkpointing == "selective":
             saved = saved - _attended(layout, stage)
         first, joined = stage.first_layer, {skip.target for skip in component.skips}
-        sizes = []
-        for of in blocks_of(layout, stage):
-            alone = of.start and of.start not in joined
-            input_bytes = component.layers[of.start - 1].output_bytes if alone else 0.0
-            sizes.append(max(0.0, float(saved[of.start - first : of.stop - first].sum()) - input_bytes))
-        return tuple(sizes)
+        kept, last = _checkpointed(layout, stage), len(component.layers) - 1
+        saved = saved - kept.spared[first : first + len(saved)]
+        parts = []
+        for block in blocks_of(layout, stage):
+            for of in [range(i, i + 1) for i in block if kept.parts[i]] if kept.by_layer else [block]:
+                alone = of.start == block.start > 0 and (kept.by_layer or of.start not in joined)
+                again = float(kept.input_size[of.start]) * alone
+                input_bytes = again * component.layers[of.start - 1].output_bytes
+                total = max(0.0, float(saved[of.start - first : of.stop - first].sum()) - input_bytes)
+                at_once = total / kept.parts[of.start] + float(kept.gradients[of.start : of.stop].max())
+                at_end = bool(component.kernels) and (of.start == 0 or of.stop > last)
+                parts.append(Recomputed(total, at_once, at_end))
+        return tuple(parts)
 
     return layout.scenario.remember(("recomputed", *stage.layers, layout.share), make)
+
+
+def _checkpointed(layout: Layout, stage: Stage) -> Checkpointed:
+    """What diffusers keeps of a stage's blocks, or what is kept where several run again together."""
+    of = layout.scenario.costs.components[stage.component].checkpointed
+    return of if layout.scenario.workload.recomputed_together <= 1 else of.together
 
 
 def blocks_of(layout: Layout, stage: Stage) -> list[range]:
@@ -124,7 +152,7 @@ def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
     model, component = layout.scenario.model, layout.component(stage)
     blocks = blocks_of(layout, stage)
-    kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage))
+    kept = sorted({of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage)))
     reads = (
         size
         for source in model.inputs_of(stage.component)
@@ -132,9 +160,12 @@ def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
         if any(layer in of for of in blocks)
     )
     carried = 0.0 if layout.in_units and stage.first_layer else component.carried_bytes
-    return (
-        sum_in_order(component.layers[layer].output_bytes for layer in kept) + sum_in_order(reads) + carried
-    )
+    of = _checkpointed(layout, stage)
+    if blocks and blocks[0].start == 0 and component.layers[0].attention_flop:
+        kept.append(0)  # what the embedding gives the first block is as large as what that gives
+    hidden = of.stream * sum_in_order(component.layers[layer].output_bytes for layer in kept)
+    around = sum_in_order(float(of.around[layer]) for block in blocks for layer in block)
+    return hidden + around + sum_in_order(reads) + carried
 
 
 def _skips_kept(layout: Layout, stage: Stage) -> Iterator[int]:
@@ -188,16 +219,24 @@ def resident_bytes(layout: Layout, position: int = 0) -> float:
 
 
 def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
-    """The bytes that stay on a position: its stages' state, all frozen weights, recomputation space."""
+    """The bytes that stay on a position: its stages' state, all frozen weights, space of the backward."""
     checkpointing, state = layout.scenario.workload.checkpointing, _state_buffers(layout, position)
-    if checkpointing == "none":
-        return state
     stages = [layout.stages[number] for number in layout.hosted[position]]
-    if checkpointing == "full":
-        size = max(float(_activations(layout, stage).max()) for stage in stages)
-        return *state, Buffer("recomputed layer", size * layout.held_batch)
-    size = max(max(_recomputed(layout, stage), default=0.0) for stage in stages)
-    return *state, Buffer("recomputed block", size * layout.held_batch)
+    if checkpointing in ("none", "full"):
+        name, again = (IN_FLIGHT, 0.0) if checkpointing == "none" else ("recomputed layer", 1.0)
+        of = ((_gradients(layout, stage), again * _activations(layout, stage)) for stage in stages)
+        size = max(float((gradients + layer).max()) for gradients, layer in of)
+    else:
+        parts = [part for stage in stages for part in _recomputed(layout, stage)]
+        inner = [part for part in parts if not part.at_end] or parts
+        name, size = "recomputed block", max((part.at_once for part in inner), default=0.0)
+    return state if name == IN_FLIGHT and not size else (*state, Buffer(name, size * layout.held_batch))
+
+
+def _gradients(layout: Layout, stage: Stage) -> FloatArray:
+    """Bytes per sample of gradients that are in flight in the backward of each layer of a stage."""
+    of = layout.scenario.costs.components[stage.component].checkpointed
+    return of.gradients[stage.first_layer : stage.last_layer + 1]
 
 
 def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
