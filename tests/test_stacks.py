@@ -50,7 +50,8 @@ def test_an_unknown_stack_is_refused_in_one_line(capsys):
     assert code == 2
     assert err == (
         "sim: error: unknown stack 'fast'; choose from compiled, eager, eager-2023, eager-channels-last, eager-graphs, "
-        "fused, fused-graphs, inductor, mosaicml-benchmark, mosaicml-diffusion, unfused, or pass a .toml file"
+        "fused, fused-graphs, inductor, mosaicml-benchmark, mosaicml-diffusion, unfused, unfused-half, "
+        "or pass a .toml file"
     )
     with pytest.raises(InputError, match="stack is 3, must be a name, a file or a Stack"):
         sim.run("sd21", "ddp", gpus=8, stack=3)

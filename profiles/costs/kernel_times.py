@@ -77,8 +77,9 @@ two norms or, where a block runs both side by side, of one. Sources: diffusers, 
 ``FluxSingleTransformerBlock``."""
 SINGLE_BYTES: Final = 4.0
 """Bytes of a number in single precision."""
-SAVED_SCORE_BYTES: Final = 6.0
-"""Bytes per score that unfused attention keeps for its backward: the softmax in single, its cast in half precision."""
+SAVED_SCORE_BYTES: Final = {"sample": 2.0, "train": 6.0}
+"""Bytes per score that unfused attention keeps for its backward: the softmax, under autocast in single precision and
+cast to half."""
 MERGED_BYTES: Final = 38.0
 """Bytes that merging a block of ring attention moves per element of its output, operator by operator in float32: a cast
 6, a difference 12, a product with the weight 8, a difference 12. Source: ring-flash-attention, update_out_and_lse."""
@@ -131,6 +132,8 @@ class KernelTimes(LayerTimes):
             self._adapters = KernelTimes(
                 component.of_adapters, half, stack, extent, training=True, biased=False
             )
+        if training and stack.in_half and component.half_kernels:
+            self._task, self._table = "sample", component.half_table
         self._norms_in_single = self._task == "train" and self._stack.norms == "float32"
         self._casts_weights = self._task == "train" and self._stack.cast_weights
         self._casts = np.zeros((2, len(self._passed)))
@@ -227,7 +230,7 @@ class KernelTimes(LayerTimes):
         """The same of the kernels of a group."""
         shapes, counts = group.shapes(self._pixels, Share(), self._table.text_tokens), group.counts
         if group.kind == "attention" and self._stack.attention == UNFUSED:
-            return np.asarray(counts @ (SAVED_SCORE_BYTES * shapes.heads * shapes.m * shapes.n))
+            return np.asarray(counts @ (SAVED_SCORE_BYTES[self._task] * shapes.heads * shapes.m * shapes.n))
         if group.kind not in NORM_CASTS or not self._norms_in_single:
             return np.zeros_like(self._passed)
         launched = np.minimum(1.0, counts)

@@ -130,6 +130,11 @@ class Stack:
         check_fields(f"stack {self.name}", self)
 
     @property
+    def in_half(self) -> bool:
+        """Whether training is in half precision throughout, without autocast: scores of attention are, too."""
+        return self.norms == "half" and not self.cast_weights
+
+    @property
     def generation(self) -> "Generation":
         """The generation of attention's kernels."""
         return generations()[self.attention]
