@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -424,8 +424,8 @@ def start_serving(
         InfeasibleError: nothing fits.
     """
     own = {item.name for item in fields(ServingOptions)}
-    mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
-    wanted = mine.policy if policy is None else policy
+    mine = ServingOptions(**{name: _plain(options.pop(name)) for name in [*options] if name in own})
+    wanted, gpus = mine.policy if policy is None else policy, plain_value(gpus)
     if mine.service is not None:
         given = {"model": model, "cluster": cluster, **options}
         if extra := [name for name, value in given.items() if value is not None]:
@@ -448,3 +448,8 @@ def start_serving(
         held = None if request.names is None else tuple(request.names)
         asked.append(Asked(scenario, held, request.parameters, runtime))
     return Serving.of(ask(asked, mine, wanted, gpus))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return an option of serving as its flag would give it: a path is its name."""
+    return fspath(value) if isinstance(value, PathLike) else plain_value(value)

@@ -30,6 +30,7 @@ from profiles.software.stacks import STACKS
 from sim.cli.console import guarded
 from sim.cli.main import _main
 from sim.inputs.scenarios import OPTION_NAMES
+from sim.serving.options import ServingOptions
 from strategies.registry import strategies_of
 from validate.__main__ import _main as _validate
 
@@ -349,6 +350,7 @@ OTHERS = (
     "strategy", "model", "measured", "measured_run", "runtime", "format", "batchsize", "piepline_degree",
 )  # fmt: skip
 """Arguments that are neither options nor parameters; the last two are mistyped."""
+SERVED = [item.name for item in fields(ServingOptions)]
 
 
 @pytest.mark.parametrize("group", range(4))
@@ -378,7 +380,12 @@ def test_a_mutated_call_is_answered_or_refused_in_one_line(right, folder, group)
 
 def drawn(random):
     """A function of ``sim`` and arguments, some of which are wrong."""
-    verb = random.choice(("run", "run", "launch", "schedule", "sweep", "calibrate"))
+    verb = random.choice(("run", "run", "launch", "schedule", "sweep", "calibrate", "serve"))
+    if verb == "serve":
+        given = {"service": "v.csv", "gpus": 2, "rate": 0.2, "slo": 9, "duration": 99, "policy": "fcfs"}
+        return verb, given | {
+            name: random.choice(VALUES) for name in random.sample(SERVED, random.randrange(3))
+        }
     task = random.choice(("train", "sample"))
     name, cls = random.choice(list(strategies_of(task).items()))
     given = {"strategy": random.choice((name, cls)), "gpus": random.choice((2, 4, 8))}

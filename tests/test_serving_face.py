@@ -159,6 +159,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
             "--rate 1 --slo 0.1",
             "--slo is 0.1 s, but a request of 1024, 28 steps takes 2 s alone on the fastest plan",
         ),
+        ("--rate 1 --duration 0.01", "--duration is too short: no request is counted"),
         ("--rate 1 --gpus 0", "--gpus is '0', must be from 1 to 4096"),
         ("--rate 1 --policy best", "unknown policy 'best'; choose from "),
         ("--rate 1 --max-batch 3 --gpus 1", "service.csv: has no row of height 1024"),

@@ -16,7 +16,6 @@ from sim.report.results import command_of, origin_lines
 from sim.serving.answers import TOLD, Serving
 from sim.serving.inputs import replicas_of
 from sim.serving.outcomes import Outcome, Plan
-from strategies.policy import Job
 from strategies.registry import policies
 
 MOST_ROWS: Final = 10
@@ -124,14 +123,10 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         holds = "held" if best.holds(options.slo_share) else "missed"
         words = f"{share_words(best.attainment)} of the requests within {within} s"
         yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
-    told = ", ".join(f"p{percent} {seconds(best.percentile_s(percent))}" for percent in TOLD)
-    interval = best.interval_s
-    drawn = (
-        ""
-        if interval is None
-        else f" ({seconds(interval[0])[:-2]} to {seconds(interval[1])[:-2]} by the draw of requests)"
-    )
-    yield "latency", f"{told}{drawn}, mean {seconds(best.mean_s)}"
+    told = ", ".join(f"p{percent} {figures(best.percentile_s(percent))} s" for percent in TOLD)
+    interval = " to ".join(map(figures, best.interval_s or ()))
+    drawn = f" ({interval} by the draw of requests)" if interval else ""
+    yield "latency", f"{told}{drawn}, mean {figures(best.mean_s)} s"
     arrivals = "trace" if options.requests is not None else options.arrivals
     yield "load", f"{best.rate_per_s:.3g} a second, {arrivals}; {len(best.latencies_s):,} requests counted"
     if words := load_warning(serving):
@@ -169,9 +164,9 @@ def load_warning(serving: Serving) -> str:
     return f"{words}: its queue grows by {60 * (best.rate_per_s - best.ceiling_per_s):.3g} a minute; {holds}"
 
 
-def seconds(value: float) -> str:
+def figures(value: float) -> str:
     """Return seconds to three figures."""
-    return "none complete" if value == inf else f"{rounded(value, 3)} s" if value else "0 s"
+    return rounded(value, 3) if value else "0"
 
 
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
@@ -185,18 +180,14 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     )
     yield "why", f"of a request's time: {shares}"
     missed: dict[tuple[str, float], list[bool]] = {}
-    for job in counted_jobs(best):
+    for job in () if best.log is None else best.log.jobs:
+        if job.arrival_s < best.warmup_s:
+            continue
         slo_s = round(job.deadline_s - job.arrival_s, 6)
         missed.setdefault((job.shape.words, slo_s), []).append(job.end_s > job.deadline_s + 1e-9)
     if len(missed) > 1 and any(map(any, missed.values())):
         (words, slo_s), most = max(missed.items(), key=lambda item: float(np.mean(item[1])))
         yield "", f"misses most: {words}, {share_words(float(np.mean(most)))} over {slo_s:.3g} s"
-
-
-def counted_jobs(outcome: Outcome) -> list[Job]:
-    """Return the requests of a recorded run that arrived after the warm-up, in the order of their arrival."""
-    jobs = [] if outcome.log is None else outcome.log.jobs
-    return sorted((of for of in jobs if of.arrival_s >= outcome.warmup_s), key=lambda job: job.number)
 
 
 def _doubt_lines(serving: Serving) -> Iterator[Line]:
@@ -208,7 +199,10 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
     for speed, of in zip(("fast", "slow"), serving.estimates, strict=False):
         if of.latencies_s.tolist() != serving.best.latencies_s.tolist():
             held = "" if of.attainment is None else f", {share_words(of.attainment)} hold the SLO"
-            yield label, f"steps are as {speed} as our error allows: p99 {seconds(of.percentile_s(99))}{held}"
+            yield (
+                label,
+                f"steps are as {speed} as our error allows: p99 {figures(of.percentile_s(99))} s{held}",
+            )
             label = ""
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
@@ -237,27 +231,19 @@ def plan_blocks(serving: Serving) -> list[Block]:
     for number, of in enumerate(serving.outcomes, 1):
         key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
         groups.setdefault(key, []).append((number, of))
-    named = set[str]()
-    shown: list[list[tuple[int, Outcome]]] = []
-    for group in groups.values():
-        names = {group[0][1].plan.policy, group[0][1].plan.cluster}
-        if len(shown) < MOST_ROWS or names - named:
-            shown.append(group)
-        named |= names
-    every, ties = [group[0][1] for group in shown], set(map(id, serving.ties()))
+    firsts, ties = [group[0] for group in groups.values()], set(map(id, serving.ties()))
+    lead = {name: number for number, of in reversed(firsts) for name in (of.plan.policy, of.plan.cluster)}
+    shown = [one for place, one in enumerate(firsts) if place < MOST_ROWS or one[0] in lead.values()]
+    every = [of for _, of in shown]
+    alike = {group[0][0]: " = ".join(_named(of.plan) for _, of in group) for group in groups.values()}
     clusters = [of.plan.cluster for of in every]
     columns = [
-        Column("#", [f"{group[0][0]}{' tie' * (id(group[0][1]) in ties)}" for group in shown]),
+        Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown]),
         Column("GPUs", [str(of.plan.gpus) for of in every], 2),
         Column("replicas", [of.plan.replicas for of in every], words=True),
         *([Column("cluster", clusters, words=True)] if len(set(clusters)) > 1 else []),
         Column("strategy", [of.plan.strategy for of in every], 6, words=True),
-        Column(
-            "policy",
-            [" = ".join(_named(of.plan) for _, of in group) for group in shown],
-            words=True,
-            widest=22,
-        ),
+        Column("policy", [alike[number] for number, _ in shown], words=True, widest=22),
         *_columns(every, serving),
     ]
     return [Table("plans, best first", columns), *([TIED] if ties & set(map(id, every)) else [])]
@@ -275,7 +261,7 @@ def _columns(every: Sequence[Outcome], serving: Serving) -> list[Column]:
     costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
     return [
         Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
-        *(Column(f"p{p}\ns", [seconds(of.percentile_s(p))[:-2] for of in every], 99 - p) for p in (50, 99)),
+        *(Column(f"p{p}\ns", [figures(of.percentile_s(p)) for of in every], 99 - p) for p in (50, 99)),
         Column("capacity\nper s", per_s),
         Column("use", [f"{of.use:.0%}" for of in every], 5),
         Column(f"GPU-s per\n{samples_of(serving)[:-1]}", costs, 4),

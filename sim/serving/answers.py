@@ -258,6 +258,8 @@ def _limit(rows: Sequence[Row]) -> tuple[float, Plan]:
 def _look_closer(found: Serving, rate: float) -> None:
     """Record what the best plan ran, and run it at the low and the high estimate of service times."""
     best, question = found.best, found.question
+    if not len(best.latencies_s):
+        raise InputError("`duration` is too short: no request is counted")
     setup = next(setup for plan, setup in question.plans(best.plan.gpus) if plan == best.plan)
     found.outcomes[0] = replace(best, log=question.run(best.plan, setup, rate, recorded=True).log)
     if found.options.arrivals.startswith("closed"):

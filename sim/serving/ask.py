@@ -41,8 +41,8 @@ def ask(
         InputError: a value breaks its rule.
         InfeasibleError: no plan fits.
     """
-    one = isinstance(given, str | type) or is_dataclass(given)
-    chosen = [policy for item in ([given] if one else given) for policy in _policies(item)]
+    several = given if isinstance(given, list | tuple) else (given,)
+    chosen = [policy for item in several for policy in _policies(item)]
     counts = _counts(gpus, [of.scenario for of in asked], options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
     if asked:
@@ -124,7 +124,7 @@ def _counts(
             raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
         counts = range(int(low), int(high or low) + 1)
     else:
-        counts = (gpus,) if isinstance(gpus, int) else tuple(gpus)
+        counts = tuple(gpus) if isinstance(gpus, Iterable) else (gpus,)
     if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
         raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
     for plan, taken in _taken(options).items():

@@ -181,9 +181,7 @@ def prices_of(value: float | str | None, clusters: Sequence[str]) -> Mapping[str
     Raises:
         InputError: it is none, or a cluster has none.
     """
-    path = Path(str(value))
-    if value is None or not isinstance(value, str) or path.suffix != ".toml":
-        price = None if value is None else positive("price", value)
-        return dict.fromkeys(clusters, price)
-    table = Table.read(path)
+    if not isinstance(value, str) or not value.endswith(".toml"):
+        return dict.fromkeys(clusters, None if value is None else positive("price", value))
+    table = Table.read(Path(value))
     return {name: table.positive(name) for name in clusters}

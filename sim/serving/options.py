@@ -6,13 +6,15 @@ from typing import Any, Final
 from profiles.checks import is_number
 from profiles.errors import InputError, shown, wrong
 from sim.serving.load import check_arrivals
-from strategies.parameters import check_options, option
+from strategies.parameters import check_options, option, options_of
 
 DISPATCHES: Final = ("shared", "round-robin", "least-loaded")
 MOST_BATCH: Final = 64
 """Requests of one batch; more are no longer faster a request, and each size is simulated."""
 REQUESTS: Final = 2000
 """Requests that arrive where no duration is given: their p99 is the twentieth slowest."""
+NUMBERS: Final = ("rate", "slo", "price")
+"""Options that are numbers or words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class ServingOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        self._check_kinds()
         check_arrivals(self.arrivals)
         if not (is_number(self.slo_share) and 0 < self.slo_share <= 1):
             raise wrong("slo_share", f"is {shown(self.slo_share)}, must be above 0 and at most 1")
@@ -95,6 +98,15 @@ class ServingOptions:
         if not (closed or self.capacity or self.rate is not None or self.requests is not None):
             raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
 
+    def _check_kinds(self) -> None:
+        """Refuse values that are no words, numbers or truths, where they must be."""
+        for item in options_of(self):
+            value, kind = getattr(self, item.name), item.metadata["kind"]
+            number = item.name in NUMBERS and is_number(value)
+            if kind in (str, bool) and not (isinstance(value, kind) or number or value is item.default):
+                rule = "True or False" if kind is bool else f"a {'number or ' * (item.name in NUMBERS)}word"
+                raise wrong(item.name, f"is {shown(value)}, must be {rule}")
+
 
 def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
     """Return a number above 0.
@@ -104,7 +116,7 @@ def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
     """
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         number = 0.0
     if isinstance(value, bool) or not 0 < number <= most:
         raise wrong(name, f"is {shown(value)}, must be a number above 0")
