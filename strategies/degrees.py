@@ -10,12 +10,14 @@ def fastest_s(job: Job, fleet: Fleet, steps: int = 0) -> float:
     """Seconds that the rest of a request takes at least, after some more steps of it."""
     first = job.fresh and not steps
     left = job.steps_left - steps
-    return min(of.encode_s * first + left * of.step_s + of.decode_s for _, of in fleet.choices(job.shape))
+    return min(
+        of.encode_s * first + left * of.step_s + of.decode_s for of in fleet.choices(job.shape).values()
+    )
 
 
 def thriftiest(job: Job, fleet: Fleet, within_s: float = inf, step_s: float = inf) -> int:
     """GPUs that take the fewest GPU-seconds for the rest, where it and each step are in time; else the fastest."""
-    left = [(fleet.left_s(gpus, job), gpus, times.step_s) for gpus, times in fleet.choices(job.shape)]
+    left = [(fleet.left_s(gpus, job), gpus, times.step_s) for gpus, times in fleet.choices(job.shape).items()]
     held = [
         (gpus * seconds, gpus) for seconds, gpus, each_s in left if seconds <= within_s and each_s <= step_s
     ]
@@ -25,7 +27,7 @@ def thriftiest(job: Job, fleet: Fleet, within_s: float = inf, step_s: float = in
 def least_degrees(job: Job, fleet: Fleet) -> Sequence[int]:
     """GPUs of one degree, or of two in turn, that meet the deadline with the fewest GPU-seconds; none where none do."""
     slack_s = job.deadline_s - fleet.now
-    left = [(gpus, fleet.left_s(gpus, job), times.step_s) for gpus, times in fleet.choices(job.shape)]
+    left = [(gpus, fleet.left_s(gpus, job), times.step_s) for gpus, times in fleet.choices(job.shape).items()]
     plans: list[tuple[float, tuple[int, ...]]] = [
         (gpus * seconds, (gpus,)) for gpus, seconds, _ in left if seconds <= slack_s
     ]
@@ -44,7 +46,7 @@ def widen(given: dict[Job, int], free: int, fleet: Fleet) -> None:
     while free and free != before:
         before = free
         for job, gpus in [*given.items()]:
-            more = [(of, times.step_s) for of, times in fleet.choices(job.shape) if of >= gpus]
+            more = [(of, times.step_s) for of, times in fleet.choices(job.shape).items() if of >= gpus]
             if len(more) > 1 and more[1][1] < more[0][1] and more[1][0] - gpus <= free:
                 given[job] = more[1][0]
                 free -= more[1][0] - gpus
@@ -52,7 +54,7 @@ def widen(given: dict[Job, int], free: int, fleet: Fleet) -> None:
 
 def steps_of_round(job: Job, gpus: int, fleet: Fleet) -> int:
     """Steps that a request runs in a round: at least one."""
-    times = dict(fleet.choices(job.shape))[gpus]
+    times = fleet.choices(job.shape)[gpus]
     steps = int((fleet.round_s - times.encode_s * job.fresh) / times.step_s + 1e-9)
     return min(job.steps_left, max(1, steps))
 
@@ -61,7 +63,7 @@ def survives(job: Job, gpus: int, fleet: Fleet) -> bool:
     """Whether a request that has so many GPUs in this round, or none, can still be in time."""
     steps, run_s = 0, 0.0
     if gpus:
-        steps, times = steps_of_round(job, gpus, fleet), dict(fleet.choices(job.shape))[gpus]
+        steps, times = steps_of_round(job, gpus, fleet), fleet.choices(job.shape)[gpus]
         run_s = times.encode_s * job.fresh + steps * times.step_s
         if steps == job.steps_left:
             return fleet.now + run_s + times.decode_s <= job.deadline_s

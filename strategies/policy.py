@@ -1,7 +1,7 @@
 """The base classes of serving policies: which requests run next, on which GPUs, and for how many denoising steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, NamedTuple, Protocol
@@ -107,8 +107,8 @@ class Fleet(Protocol):
     def now(self) -> float:
         """Seconds since the start."""
 
-    def choices(self, shape: Shape) -> Sequence[tuple[int, Times]]:
-        """Degrees on which a request of a shape fits, the lowest first, and its seconds there."""
+    def choices(self, shape: Shape) -> Mapping[int, Times]:
+        """Seconds of a request of a shape by degree, the lowest first, where it fits."""
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Seconds of a batch on so many GPUs."""

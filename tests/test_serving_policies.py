@@ -13,7 +13,7 @@ import sim
 from profiles.errors import InputError
 from sim.serving.fleet import PARTS, Pool, Replay, Setup
 from strategies.degrees import least_degrees
-from strategies.policy import ElasticPolicy, Job, Policy, Shape, Times
+from strategies.policy import ElasticPolicy, Job, Policy, Run, Shape, Times
 from strategies.registry import policies
 from strategies.serving.fcfs import FirstComeFirstServed
 from strategies.serving.tetriserve import TetriServe
@@ -63,6 +63,7 @@ def test_shortest_first_lowers_the_mean_and_holds_up_the_long_ones():
     requests = [request(0, 10), request(1, 10), request(2, 1)]
     assert ends_s("fcfs", requests) == [10, 20, 21]
     assert ends_s("sjf", requests) == [10, 21, 11]
+    assert ends_s("sjf", [request(0.1 * k, 2) for k in range(4)]) == [2, 4, 6, 8]  # ties by arrival
 
 
 def test_earliest_deadline_first_holds_what_is_urgent_and_wastes_time_on_what_is_hopeless():
@@ -110,6 +111,13 @@ def test_a_fixed_degree_by_resolution_fits_each_and_waits_for_neighbours():
     assert ends_s("rssp", mixed, (2,)) == [10, 12, 13]  # the big one takes both GPUs, and holds up the last
 
 
+def test_requests_wait_for_neighbours_or_take_fewer_where_gpus_are_scattered():
+    steps = [3, 1, 1, 1, 3, 1, 1, 1]  # from 1 to 3 s a GPU of each node is busy
+    scattered = [*(request(0, k) for k in steps), request(1.5, 2, 2.5, BIG), request(1.6, 1)]
+    assert ends_s("rssp", scattered, (4, 4))[8:] == [5.4, 4]
+    assert ends_s("elastic", scattered, (4, 4))[8:] == [4.7, 2.6]
+
+
 def test_elastic_degrees_use_and_gather_idle_gpus_but_end_later_under_load():
     alone = [request(0, 4, side=BIG)]
     assert ends_s("fcfs", alone, (1,) * 4) == [16]
@@ -153,17 +161,19 @@ class Moment:
     round_s: float = 2.0
 
     def choices(self, shape):
-        return [(gpus, Times(0.0, step_s, 0.0)) for gpus, step_s in STEP_S[shape.height].items()]
+        return {gpus: Times(0.0, step_s, 0.0) for gpus, step_s in STEP_S[shape.height].items()}
 
     def left_s(self, gpus, job):
         return job.steps_left * STEP_S[job.shape.height][gpus]
 
 
 jobs_of_a_moment = st.lists(
-    st.tuples(st.sampled_from([SMALL, BIG, WIDE]), st.integers(1, 6), st.floats(0.5, 20)),
-    min_size=6,
-    max_size=6,
-)
+    st.builds(
+        lambda side, steps, times: (side, steps, times * steps * STEP_S[side][8]),
+        st.sampled_from([SMALL, BIG, WIDE]), st.integers(1, 6), st.sampled_from([0.9, 1.0, 1.3, 1.7, 2.5, 5.0]),
+    ),
+    min_size=6, max_size=6,
+)  # fmt: skip
 
 
 def survives(job, gpus):
@@ -287,6 +297,17 @@ def test_a_policy_of_ones_own_runs_beside_others_and_all_plans_see_the_same_requ
     assert plans == set(product(("2x1", "1x2"), ("longest", "fcfs")))
     assert len(LongestFirst.seen) > 1900
     assert all(len(requests) == 1 for requests in LongestFirst.seen.values())
+
+
+def test_an_unfinished_request_goes_before_those_that_wait():
+    @dataclass(frozen=True)
+    class Stepwise(Policy):
+        name, summary = "stepwise", "one step at a time"
+
+        def start(self, queue, replica, fleet):
+            return Run((queue[0],), 1)
+
+    assert ends_s(Stepwise(), [request(0, 2), request(0.5, 2)]) == [2, 4]
 
 
 def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():

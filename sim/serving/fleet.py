@@ -1,7 +1,7 @@
 """The fleet: a discrete-event simulation of requests that queue, run and move on, on SimPy's clock."""
 
 from bisect import insort
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,7 +99,7 @@ class _Station:
         self.parts = setup.pools[number].parts
         self.whole = self.parts == PARTS
         self.service, self.degrees = replay.service, setup.degrees
-        self.known: dict[Shape, tuple[tuple[int, Times], ...]] = {}
+        self.known: dict[Shape, Mapping[int, Times]] = {}
         self.round_s = 0.0
         denoises = "denoise" in self.parts
         self.max_batch = setup.max_batch if denoises else 1
@@ -120,10 +120,10 @@ class _Station:
         encode, denoise, decode = (part in self.parts for part in PARTS)
         return Times(encode * times.encode_s, denoise * times.step_s, decode * times.decode_s)
 
-    def choices(self, shape: Shape) -> Sequence[tuple[int, Times]]:
-        """Degrees on which a request of a shape fits, the lowest first, and its seconds there."""
+    def choices(self, shape: Shape) -> Mapping[int, Times]:
+        """Seconds of a request of a shape by degree, the lowest first, where it fits."""
         if shape not in self.known:
-            self.known[shape] = tuple(self._choices(shape))
+            self.known[shape] = dict(self._choices(shape))
         return self.known[shape]
 
     def _choices(self, shape: Shape) -> Iterator[tuple[int, Times]]:
@@ -334,7 +334,7 @@ class _Elastic(_Station):
         """Return a run on so many GPUs: on fewer than it asked for, the steps of about as many seconds."""
         if gpus == run.gpus:
             return run
-        times = dict(self.choices(run.jobs[0].shape))
+        times = self.choices(run.jobs[0].shape)
         steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
         return run._replace(steps=min(run.steps, max(1, steps)), gpus=gpus)
 
@@ -346,7 +346,7 @@ class _Elastic(_Station):
     def _block(self, run: Run) -> tuple[int, ...] | None:
         """Take idle GPUs of one node for a run; None where there are none."""
         job = run.jobs[0]
-        sizes = [gpus for gpus, _ in reversed(self.choices(job.shape)) if gpus <= run.gpus]
+        sizes = [gpus for gpus in reversed([*self.choices(job.shape)]) if gpus <= run.gpus]
         stays = job.place[0] if isinstance(job.place, tuple) else -1
         nodes = sorted(self.nodes, key=lambda node: (stays not in node.gpus, len(node.idle)))
         for gpus in (run.gpus,) if self.policy.strict else sizes:

@@ -24,8 +24,8 @@ class Elastic(ElasticPolicy):
         runs: list[Run] = []
         for job in sorted(queue, key=lambda job: job.place is None):
             choices = fleet.choices(job.shape)
-            best = min((gpus * times.run_s(job.shape) ** 2, gpus) for gpus, times in choices)[1]
-            gpus = max((gpus for gpus, _ in choices if gpus <= min(best, free)), default=0)
+            best = min((gpus * times.run_s(job.shape) ** 2, gpus) for gpus, times in choices.items())[1]
+            gpus = max((gpus for gpus in choices if gpus <= min(best, free)), default=0)
             if gpus:
                 free -= gpus
                 runs.append(Run((job,), job.steps_left if gpus == best else 1, gpus))

@@ -21,7 +21,7 @@ class Preemptive(Policy):
 
     def rank(self, job: Job, fleet: Fleet) -> tuple[float, float]:
         """Its deadline, then the seconds left of it; only these where it has none."""
-        left_s = fleet.left_s(fleet.choices(job.shape)[0][0], job)
+        left_s = fleet.left_s(next(iter(fleet.choices(job.shape))), job)
         return job.deadline_s, left_s if job.deadline_s == inf else 0.0
 
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run:

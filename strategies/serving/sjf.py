@@ -17,4 +17,4 @@ class ShortestJobFirst(Policy):
 
     def rank(self, job: Job, fleet: Fleet) -> float:
         """Seconds alone on the fewest GPUs on which it fits."""
-        return fleet.left_s(fleet.choices(job.shape)[0][0], job)
+        return fleet.left_s(next(iter(fleet.choices(job.shape))), job)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.degrees import least_degrees, steps_of_round, survives, thriftiest, widen
+from strategies.degrees import fastest_s, least_degrees, steps_of_round, survives, thriftiest, widen
 from strategies.parameters import parameter
 from strategies.policy import ElasticPolicy, Fleet, Job, Run, Shape
 
@@ -23,31 +23,37 @@ class TetriServe(ElasticPolicy):
 
     def round_s(self, fleet: Fleet, shapes: Sequence[Shape]) -> float:
         """Seconds of the steps of the slowest shape."""
-        return self.steps * max(min(of.step_s for _, of in fleet.choices(shape)) for shape in shapes)
+        return self.steps * max(min(of.step_s for of in fleet.choices(shape).values()) for shape in shapes)
 
     def divide(self, queue: Sequence[Job], free: int, fleet: Fleet) -> list[Run]:
         """Requests that a round of waiting makes late, then others by deadline, then late ones; idle GPUs widen all."""
-        urgent, other, late, given = [], [], [], {}
+        urgent: list[tuple[int, Job]] = []
+        calm, late = list[Job](), list[Job]()
+        given: dict[Job, int] = {}
+        known: dict[tuple[Shape, int, bool], float] = {}
         for job in queue:
-            degrees = least_degrees(job, fleet) if job.deadline_s > fleet.now else ()
-            surviving = [gpus for gpus in degrees if survives(job, gpus, fleet)]
-            if surviving and survives(job, 0, fleet):
-                other.append((degrees[0], job))
-            elif surviving:
-                urgent.append((min(surviving), job))
+            left, slack_s = (job.shape, job.steps_left, job.fresh), job.deadline_s - fleet.now
+            least_s = known[left] if left in known else known.setdefault(left, fastest_s(job, fleet))
+            degrees = least_degrees(job, fleet) if least_s <= slack_s < least_s + fleet.round_s else ()
+            if sizes := [gpus for gpus in degrees if survives(job, gpus, fleet)]:
+                urgent.append((min(sizes), job))
             else:
-                late.append((0, job))
+                (late if slack_s < least_s + fleet.round_s else calm).append(job)
         for gpus, job in sorted(urgent, key=lambda item: (item[0], item[1].deadline_s)):
             if gpus <= free:
                 given[job] = gpus
                 free -= gpus
             else:
-                late.append((0, job))
-        late.sort(key=lambda item: item[1].number)
-        for gpus, job in (*sorted(other, key=lambda item: item[1].deadline_s), *late) if free else ():
-            most = min(free, gpus or thriftiest(job, fleet, step_s=fleet.round_s)) if free else 0
-            sizes = [of for of, _ in fleet.choices(job.shape) if of <= most]
-            if size := max((of for of in sizes if not gpus or survives(job, of, fleet)), default=0):
+                late.append(job)
+        calm.sort(key=lambda job: job.deadline_s)
+        late.sort(key=lambda job: job.number)
+        for place, job in enumerate((*calm, *late)):
+            if not free:
+                break
+            keeps = place < len(calm)
+            most = least_degrees(job, fleet)[0] if keeps else thriftiest(job, fleet, step_s=fleet.round_s)
+            sizes = [gpus for gpus in fleet.choices(job.shape) if gpus <= min(most, free)]
+            if size := max((gpus for gpus in sizes if not keeps or survives(job, gpus, fleet)), default=0):
                 given[job] = size
                 free -= size
         widen(given, free, fleet)
