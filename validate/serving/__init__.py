@@ -1,0 +1,1 @@
+"""Serving compared with published servers, and with real worker processes."""

@@ -1,0 +1,273 @@
+"""MLPerf Inference, Stable Diffusion XL: Server runs predicted from the same system's Offline rate.
+
+One batcher and one queue for all GPUs of a system. A batch starts when it holds 8 images or its first has waited for
+the limit, and goes to the GPU that is idle the longest; L40S run batches of 1. Constants are those that fit all
+systems at once (``python -m validate serving --fit`` prints the errors around them); a queue and a batcher for each
+GPU would err by 14 % where these err by 2 %.
+
+Arrivals are LoadGen's own: a Poisson process whose seed is the same for all submitters of a round, so that a run can be
+predicted with the arrivals it had. The seed reproduces the printed rate of arrivals of every run.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from profiles.errors import InputError
+from profiles.files import Row, read_rows
+from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.load import Kind, Load, Trace
+from strategies.policy import Shape, Times
+from strategies.serving.batcher import Batcher
+from strategies.serving.fcfs import FirstComeFirstServed
+from validate.published.records import TASKS, Published, Record, Standing
+from validate.tables import Section, percent, signed
+
+RUNS: Final = Path(__file__).with_name("mlperf.csv")
+COLUMNS: Final = (
+    "version", "source", "system", "gpu", "gpus", "host_interconnect", "software", "scenario", "samples_per_s",
+    "completed_per_s", "scheduled_per_s", "target_per_s", "mean_s", "min_s", "p50_s", "p90_s", "p99_s", "valid",
+    "min_duration_s",
+)  # fmt: skip
+PERCENTS: Final = (50, 90, 99)
+SEEDS: Final = {"v4.1": 14962580496156340209}
+"""LoadGen's ``schedule_rng_seed`` by round (mlperf.conf, as compiled into mlcommons-loadgen 4.1.25)."""
+LEAST_QUERIES: Final = 5000
+"""Queries of systems that ask for one pass over the data set at least, which the printed rate of arrivals shows."""
+MOST: Final = 8
+"""Images of a full batch."""
+FIXED: Final = 0.033
+"""Share of the seconds of a full batch that a batch of any size takes; each image takes an eighth of the rest.
+
+The shortest request of HPE's H100-NVL, a run that is not judged, took 0.154 of a full batch: a batch of one image.
+"""
+SLOWER: Final = 1.01
+"""Seconds of a batch under Server over those under Offline: 0.99 to 1.03 by system, 1.02 of most H100 and H200 SXM."""
+NODE: Final = 8
+LIMITS_S: Final = (3.0, 5.0)
+"""Seconds that the first of a batch waits, on fewer than 8 GPUs and on 8 (the submitters' configurations)."""
+HIGH: Final = 0.9
+"""Load over the Offline rate from which on chance decides."""
+SPREAD: Final = 0.02
+"""Share by which the service rate of a draw may differ either way."""
+KINDS: Final = (Kind(1.0, Shape(1024, 1024, 1, 1)),)
+
+
+class Engine(NamedTuple):
+    """Service times of one GPU; a full batch takes some seconds."""
+
+    full_s: float
+    most: int
+    fixed: float = FIXED
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Seconds of a batch."""
+        return Times(0.0, self.full_s * (self.fixed + (1 - self.fixed) * batch / self.most), 0.0)
+
+    def handover_s(self, gpus: int, shape: Shape) -> float:
+        """No seconds: nothing moves."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRun:
+    """A Server run, with the samples a second of the same system's Offline run before it."""
+
+    version: str
+    system: str
+    gpu: str
+    gpus: int
+    offline_per_s: float
+    target_per_s: float
+    scheduled_per_s: float
+    least_s: float
+    measured_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, offline: Row, row: Row) -> "ServerRun":
+        """The run of two rows."""
+        if offline.text("system") != row.text("system"):
+            raise row.fail("system", f"must be that of the Offline row before it, {offline.text('system')}")
+        texts = (row.text(key) for key in ("version", "system", "gpu"))
+        rates = (row.number(key) for key in ("target_per_s", "scheduled_per_s", "min_duration_s"))
+        measured = tuple(row.number(f"p{percent}_s") for percent in PERCENTS)
+        return cls(*texts, row.integer("gpus", 1), offline.number("samples_per_s"), *rates, measured)
+
+    @property
+    def load(self) -> float:
+        """Rate of arrivals over the Offline rate."""
+        return self.target_per_s / self.offline_per_s
+
+    @property
+    def apart(self) -> str:
+        """Why it is not judged; empty where it is."""
+        if self.gpu.startswith("TPU"):
+            return "another program, whose batcher is not known"
+        return "deliberately below capacity" if self.system.startswith("HPE_ProLiant_DL380a_H100_NVL") else ""
+
+    @property
+    def words(self) -> str:
+        """System and GPUs."""
+        return f"{self.system.split('_TRT')[0]}, {self.gpus} {self.gpu.removeprefix('NVIDIA ')}"
+
+    def arrived(self) -> Load | None:
+        """The requests as LoadGen scheduled them; None of a round whose seed is not known."""
+        if self.version not in SEEDS:
+            return None
+        arrivals = np.cumsum(unit_gaps(SEEDS[self.version], 30_000)) / self.target_per_s
+        counts = int(np.searchsorted(arrivals, self.least_s)), LEAST_QUERIES
+        count = min(counts, key=lambda of: abs(of / arrivals[of - 1] - self.scheduled_per_s))
+        trace = Trace(tuple(arrivals[:count].tolist()), (0,) * count)
+        return Load(KINDS, trace.rate_per_s, self.least_s, trace=trace)
+
+    def percentiles_s(self, load: Load, slower: float = SLOWER, fixed: float = FIXED) -> np.ndarray:
+        """Predicted p50, p90 and p99 under some requests."""
+        most = 1 if "L40S" in self.gpu else MOST
+        engine = Engine(slower * self.gpus * most / self.offline_per_s, most, fixed)
+        limit_s = LIMITS_S[self.gpus >= NODE] if most > 1 else 0.0
+        setup = Setup((Pool((1,) * self.gpus),), Batcher(), "shared", most, limit_s)
+        done = Replay(setup, load.jobs(), engine, FirstComeFirstServed()).run().jobs
+        return np.percentile([job.end_s - job.arrival_s for job in done], PERCENTS)
+
+    def drawn_s(self, draws: int) -> np.ndarray:
+        """Predicted percentiles, a row for each draw of the arrivals and of the service rate."""
+        duration_s = max(self.least_s, LEAST_QUERIES / self.target_per_s if self._long else 0.0)
+        factors = np.random.default_rng(0).uniform(1 - SPREAD, 1 + SPREAD, draws)
+        loads = (Load(KINDS, self.target_per_s, duration_s, seed=1 + draw) for draw in range(draws))
+        return np.array(
+            [self.percentiles_s(load, SLOWER / of) for load, of in zip(loads, factors, strict=True)]
+        )
+
+    @property
+    def _long(self) -> bool:
+        arrived = self.arrived()
+        return arrived is not None and arrived.trace is not None and len(arrived.trace.kind) == LEAST_QUERIES
+
+
+def unit_gaps(seed: int, count: int) -> np.ndarray:
+    """Gaps with a mean of 1 as C++'s ``exponential_distribution`` draws them from ``mt19937``."""
+    words = np.random.RandomState(seed % 2**32).randint(0, 2**32, 2 * count, np.uint32).astype(float)  # noqa: NPY002  the engine
+    return -np.log1p(-(words[::2] + words[1::2] * 2.0**32) / 2.0**64)
+
+
+def read_runs(path: Path = RUNS) -> Iterator[ServerRun]:
+    """The Server runs of a file, each after its Offline run.
+
+    Raises:
+        InputError: a value breaks its rule, or an Offline run is missing.
+    """
+    offline: Row | None = None
+    for row in read_rows(path, COLUMNS):
+        if row.text("scenario") == "Offline":
+            offline = row
+        elif row.text("scenario") == "Server":
+            if offline is None:
+                raise InputError(f"{row.where}: the Offline row of its system must stand before it")
+            yield ServerRun.of(offline, row)
+
+
+def records() -> Iterator[Record]:
+    """The record of each percentile, under the arrivals that the run had."""
+    for run in read_runs():
+        load = run.arrived()
+        assert load is not None
+        predicted = None if run.gpu.startswith("TPU") else run.percentiles_s(load)
+        for number, percent_ in enumerate(PERCENTS):
+            row = Published(
+                TASKS[1], f"MLPerf Inference {run.version}", run.system, "Stable Diffusion XL", run.gpu, run.gpus,
+                "batches of 8" if "L40S" not in run.gpu else "one at a time", None, f"p{percent_}_s", run.measured_s[number],
+                f"Server, {run.target_per_s:g}/s", resolution_px="1024", steps="20",
+            )  # fmt: skip
+            if predicted is None:
+                yield Record(row, None, Standing.UNCOVERED, run.apart)
+                continue
+            standing, why = Standing.IN_VIEW, "the batcher and the curve of a batch were found from these runs"
+            if run.apart:
+                standing, why = Standing.APART, run.apart
+            yield Record(row, float(predicted[number]), standing, why, f"load {run.load:.2f} of Offline")
+
+
+class Predicted(NamedTuple):
+    """A run, its percentiles under the arrivals that it had, and those of each draw."""
+
+    run: ServerRun
+    actual_s: np.ndarray
+    drawn_s: np.ndarray
+
+    @property
+    def ends_s(self) -> np.ndarray:
+        """Ends of the 80 % interval of each percentile."""
+        return np.percentile(self.drawn_s, (10, 90), axis=0)
+
+    @property
+    def inside(self) -> list[bool]:
+        """Whether each measured percentile lies in it."""
+        low, high = self.ends_s
+        return [a <= of <= b for a, of, b in zip(low, self.run.measured_s, high, strict=True)]
+
+    @property
+    def errors(self) -> list[float]:
+        """Relative error of each percentile under the arrivals that it had, or of the median draw."""
+        return [a / b - 1 for a, b in zip(self.actual_s, self.run.measured_s, strict=True)]
+
+
+def _predict(draws: int, run: ServerRun) -> Predicted:
+    drawn, load = run.drawn_s(draws), run.arrived()
+    return Predicted(run, np.median(drawn, axis=0) if load is None else run.percentiles_s(load), drawn)
+
+
+def predict(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> list[Predicted]:
+    """Predict runs, side by side."""
+    with ProcessPoolExecutor(workers) as executor:
+        return list(executor.map(partial(_predict, draws), runs))
+
+
+def sections(predicted: Sequence[Predicted]) -> Iterator[Section]:
+    """The runs, and what they say together."""
+    header = ("system", "load", *(f"p{of}, s: measured, predicted, 80 % of draws" for of in PERCENTS))
+    rows = []
+    for one in predicted:
+        low, high = one.ends_s
+        cells = zip(one.run.measured_s, one.actual_s, low, high, strict=True)
+        row = [f"{was:.2f} {now:.2f} ({a:.1f} to {b:.1f})" for was, now, a, b in cells]
+        rows.append([one.run.words, f"{one.run.load:.2f}", *row])
+    title = "MLPerf Server, Stable Diffusion XL, from the same system's Offline rate"
+    yield Section(title, header, rows, "Predicted under the arrivals that the run had, where its seed is known.")
+    judged = [one for one in predicted if not one.run.apart]
+    groups: dict[str, Callable[[ServerRun], bool]] = {
+        f"load below {HIGH}": lambda run: run.load < HIGH,
+        f"load from {HIGH}": lambda run: run.load >= HIGH,
+    }
+    rows = []
+    for name, belongs in groups.items():
+        group = [one for one in judged if belongs(one.run)]
+        if not group:
+            continue
+        errors = [abs(error) for one in group for error in one.errors]
+        drawn = [abs(m / p - 1) for one in group for m, p in zip(np.median(one.drawn_s, axis=0), one.run.measured_s, strict=True)]  # fmt: skip
+        inside = [of for one in group for of in one.inside]
+        rows.append([name, f"{len(group)}", percent(median(errors)), percent(median(drawn)), f"{sum(inside)} of {len(inside)}"])  # fmt: skip
+    header = ("", "runs", "median error, its own arrivals", "median draw", "inside the 80 % interval")
+    yield Section("MLPerf Server: errors of p50, p90 and p99", header, rows)
+
+
+def fits(runs: Sequence[ServerRun]) -> Section:
+    """Median errors of the percentiles, by the constants around the shipped ones."""
+    rows = []
+    for fixed in (0.0, FIXED, 2 * FIXED):
+        for slower in (1.0, SLOWER, 2 * SLOWER - 1):
+            errors: dict[bool, list[float]] = {False: [], True: []}
+            for run in runs:
+                if not run.apart and (load := run.arrived()) is not None:
+                    found = run.percentiles_s(load, slower, fixed) / np.array(run.measured_s) - 1
+                    errors[run.load >= HIGH] += found.tolist()
+            cells = [percent(median(map(abs, of))) for of in errors.values()]
+            rows.append([f"{fixed:g}", f"{slower:g}", *cells, signed(median(errors[True]))])
+    header = ("fixed share", "slower by", f"load below {HIGH}", f"load from {HIGH}", "signed")
+    return Section("MLPerf Server: median errors by the curve of a batch", header, rows)
