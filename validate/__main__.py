@@ -38,7 +38,7 @@ def _add_paper(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=("diffusionpipe", "pulse"), help="of the paper")
 
 
-def _call(name: str, options: argparse.Namespace) -> object:
+def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a case each
     """Carry out a command; imports are made now, since torch and matplotlib take seconds."""
     run: Any
     match name:
@@ -60,6 +60,10 @@ def _call(name: str, options: argparse.Namespace) -> object:
             from validate.running.command import run_schedule as run
         case "sample":
             from validate.running.command import run_sampler as run
+        case "serving":
+            from validate.serving.report import run_serving as run
+        case "serve":
+            from validate.serving.live import run_serve as run
         case "anchors":
             from validate.fitting.anchors import report_anchors as run
         case "efficiencies":

@@ -44,6 +44,7 @@ SAMPLES_PER_S: Final = "samples_per_s"
 MEMORY: Final = "memory_GiB"
 UNITS: Final = {
     SAMPLES_PER_S: "samples/s",
+    "requests_per_s": "requests/s",
     "micro_batch": "samples",
     "_MB_per_sample": "MiB/sample",
     "_GiB": "GiB",

@@ -37,6 +37,7 @@ from validate.published.ledger import (
 from validate.published.left_out import sources_left_out
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
+from validate.serving.report import records as serving_records
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
@@ -92,7 +93,7 @@ def report(task: str | None, show: Show) -> Ledger:
         show(TASKS[1], out_of_memory(runs))
         show(TASKS[1], volumes(runs))
         show(TASKS[1], coverage([[one.record] for one in runs]))
-        ledger += sampling_ledger(runs)
+        ledger += sampling_ledger(runs) + Ledger(tuple(serving_records()))
     return ledger
 
 

@@ -1,0 +1,36 @@
+"""Published servers under load, and real ones."""
+
+from statistics import median
+
+import numpy as np
+import pytest
+
+from validate.serving import live, mlperf, systems
+
+RUNS = list(mlperf.read_runs())
+
+
+def test_the_seed_of_a_round_gives_the_printed_rates_of_arrivals():
+    arrived = [run.arrived().trace.arrival_s for run in RUNS]
+    rates = [len(of) / of[-1] for of in arrived]
+    assert rates == pytest.approx([run.scheduled_per_s for run in RUNS], abs=0.0051)
+
+
+def test_server_runs_below_capacity_are_predicted_from_offline_rates():
+    quiet = [run for run in RUNS if run.load < mlperf.HIGH and not run.apart]
+    errors = [run.percentiles_s(run.arrived()) / np.array(run.measured_s) - 1 for run in quiet]
+    assert len(quiet) == 4
+    assert median(np.abs(errors).ravel()) < 0.03
+
+
+def test_serial_requests_lie_inside_the_draws_of_their_mix():
+    (serial,) = (of for of in systems.served() if of.what == "makespan")
+    drawn = systems.drawn(serial.place)
+    assert (drawn.min(axis=0) < list(systems.SERIAL.values())).all()
+    assert (drawn.max(axis=0) > list(systems.SERIAL.values())).all()
+
+
+@pytest.mark.slow
+def test_real_workers_behind_a_real_queue_answer_as_replayed():
+    (row,) = live.compare("sleep", 20, 2, (0.7,))
+    assert abs(float(row[5].rstrip("%"))) < 30

@@ -1,0 +1,179 @@
+"""Published servers of diffusion models: latencies, mixes, batches and policies, from simulated service times.
+
+``systems.csv`` holds the published rows and, beside each, how it is asked, or why it is not. Qwen-Image-2512 has the
+architecture of Qwen-Image.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from profiles.files import Row, read_rows
+from sim import api
+from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.load import Kind, Load
+from sim.serving.service import Simulated
+from strategies.policy import Shape
+from strategies.registry import make_sampler
+from strategies.serving.fcfs import FirstComeFirstServed
+from validate.points import sampling
+from validate.published.records import TASKS, Conditions, Published, Record, Standing, kind_of
+from validate.published.software import stack_of
+from validate.tables import Section
+
+ROWS: Final = Path(__file__).with_name("systems.csv")
+COLUMNS: Final = (
+    "source", "url_or_repo_path", "kind", "model", "gpu", "gpus", "interconnect", "method", "degrees", "batch",
+    "resolution", "frames", "steps", "guidance", "precision", "metric", "value", "unit", "note",
+)  # fmt: skip
+ASKED: Final = ("asked", "folder", "cluster", "sampler", "guided", "engine", "standing", "why")
+SHAPE: Final = ("height", "width", "run_frames", "run_steps")
+"""Columns that say how a row is asked: what, where, by which sampler or policy, or why it is not; and its shape."""
+MIX: Final = ((0.15, 512, 20), (0.25, 768, 20), (0.45, 1024, 25), (0.15, 1536, 35))
+"""Share, pixels of a side, and steps of vLLM-Omni's mix C."""
+CLIENTS: Final = 8
+PROMPTS: Final = 100
+SERIAL: Final = {"makespan": 2143.4, "mean latency": 157.6, "p95 of latency": 253.87}
+"""Published seconds of those prompts."""
+DRAWS: Final = 100
+"""Draws of the mix: it is not known which prompts had which size."""
+
+
+class Place(NamedTuple):
+    """Where a row ran: one replica of so many GPUs, of which some share the decoder."""
+
+    folder: str
+    cluster: str
+    gpus: int
+    sampler: str
+    guidance: str
+    engine: str
+    decoders: int
+
+
+@cache
+def service(place: Place) -> Simulated:
+    """Service times of a replica, encoders and decoder included."""
+    scenario = sampling(
+        place.folder, place.cluster, place.gpus, (1024, 1024), 20, stack=stack_of(place.engine),
+        guidance=place.guidance, include=("all",), vae_parallel=place.decoders,
+    )  # fmt: skip
+    return Simulated(scenario, {place.gpus: make_sampler(place.sampler, {})})
+
+
+@cache
+def drawn(place: Place) -> np.ndarray:
+    """Makespan, mean and p95 in seconds of a hundred prompts of the mix from eight clients, a row for each draw."""
+    kinds = tuple(Kind(share, Shape(side, side, 1, steps)) for share, side, steps in MIX)
+    in_order, rows = FirstComeFirstServed(), []
+    for seed in range(DRAWS):
+        jobs = islice(Load(kinds, PROMPTS, 1.0, f"closed:{CLIENTS}", seed).jobs(), PROMPTS)
+        log = Replay(Setup((Pool((1,)),), in_order), jobs, service(place), in_order, clients=CLIENTS).run()
+        latencies = [job.end_s - job.arrival_s for job in log.jobs]
+        rows.append((log.end_s, float(np.mean(latencies)), float(np.percentile(latencies, 95))))
+    return np.array(rows)
+
+
+@cache
+def attainment(place: Place, mix: str) -> float:
+    """Share of TetriServe's 300 requests, 12 a minute, that hold their SLO under a policy."""
+    where = place.folder, place.cluster, place.gpus
+    found = api.serve(*where, policy=place.sampler, mix=f"tetriserve-{mix}", rate=0.2, duration=1500)
+    return found.best.attainment or 0.0
+
+
+class Served:
+    """A published row and how it is asked."""
+
+    def __init__(self, row: Row) -> None:
+        asked, folder, cluster, self.sampler, guided, engine, self.standing, self.why = row.cells(ASKED)
+        degrees, size, steps, note = row.cells(("degrees", "resolution", "steps", "note"))
+        self.what, *self.more = asked.split() or [""]
+        gpus, self.batch = int(row.number("gpus")), row.integer("batch", 1)
+        self.place = Place(folder, cluster, gpus, self.sampler, guided, engine, row.integer("decoders", 1))
+        self.published = Published(
+            TASKS[1], row.text("source"), f"{row.text('method')} {degrees}".strip(), row.text("model"), row.text("gpu"),
+            gpus, self.sampler or row.text("method"), self.batch, row.text("quantity"), row.number("value"), note,
+            resolution_px=size, steps=steps,
+        )  # fmt: skip
+        height, width, frames, steps_run = (row.integer(name, 1) for name in SHAPE)
+        self.shape = Shape(height, width, frames, steps_run)
+
+    def run_s(self, shape: Shape, batch: int = 1) -> float:
+        """Seconds of a batch."""
+        return service(self.place).times(self.place.gpus, shape, batch).run_s(shape)
+
+    def predicted(self) -> float:  # noqa: PLR0911  a case each
+        """The number."""
+        match self.what:
+            case "latency":
+                return self.run_s(self.shape)
+            case "mix":
+                return sum(share * self.run_s(Shape(side, side, 1, steps)) for share, side, steps in MIX)
+            case "makespan" | "mean":
+                return float(np.median(drawn(self.place)[:, self.what == "mean"]))
+            case "step":
+                return service(self.place).times(self.place.gpus, self.shape, self.batch).step_s
+            case "capacity":
+                return self.batch / self.run_s(self.shape, self.batch)
+            case "curve":
+                return self.run_s(self.shape, self.batch) / self.run_s(self.shape)
+            case _:
+                return attainment(self.place, self.more[0])
+
+    def record(self, first: Mapping[str, float]) -> Record:
+        """Its record; ``first`` has the latencies of one image by model."""
+        if not self.what:
+            return Record(self.published, None, Standing.UNCOVERED, self.why)
+        row, predicted, why = self.published, self.predicted(), self.why
+        if self.what == "curve":
+            row = replace(row, value=row.value / first[row.model])
+        if self.what == "capacity":
+            why = f"a bound, which {'holds' if predicted >= row.value else 'does not hold'}"
+        where, conditions = f"policy {self.sampler}", None
+        if self.what != "attainment":
+            times = service(self.place)
+            result = times.result(self.place.gpus, self.shape, self.batch)
+            kind, where = kind_of(self.sampler, self.place.gpus), f"{self.sampler}, stack {result.stack}"
+            conditions = Conditions(times.scenario.cluster.device.name, result.stack, kind)
+        standing = Standing(self.standing or Standing.INDEPENDENT)
+        return Record(row, predicted, standing, why, where, conditions=conditions)
+
+
+@cache
+def served() -> tuple[Served, ...]:
+    """The published rows."""
+    return tuple(map(Served, read_rows(ROWS, (*COLUMNS, "quantity", "decoders", *ASKED, *SHAPE))))
+
+
+def records() -> Iterator[Record]:
+    """The record of each row."""
+    first = {of.published.model: of.published.value for of in reversed(served()) if of.batch == 1}
+    return (of.record(first) for of in served())
+
+
+def sections() -> Iterator[Section]:
+    """The rows beside their predictions, and the draws of the mix."""
+    rows = []
+    for one in records():
+        if one.predicted is not None:
+            row, error = one.row, one.relative_error
+            run = f"{row.item}, {row.resolution_px}, batch {row.batch_size}"
+            cells = (f"{row.value:.4g}", f"{one.predicted:.4g}", "-" if error is None else f"{error:+.1%}")
+            rows.append(
+                [row.paper, row.model, run, row.quantity.replace("_", " "), *cells, str(one.standing)]
+            )
+    header = ("source", "model", "run", "number", "published", "simulated", "error", "")
+    yield Section("Published servers", header, rows)
+    (serial,) = (of.place for of in served() if of.what == "makespan")
+    rows = [
+        [name, f"{was:,.1f}", f"{np.median(of):,.1f}", f"{of.min():,.1f} to {of.max():,.1f}"]
+        for (name, was), of in zip(SERIAL.items(), drawn(serial).T, strict=True)
+    ]
+    draws = ("seconds", "published", "median draw", f"{DRAWS} draws")
+    yield Section("Qwen-Image, one A100, 100 prompts, 8 clients", draws, rows)
