@@ -6,7 +6,7 @@ from math import inf
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sim
@@ -187,6 +187,7 @@ def survives(job, gpus):
 
 
 @given(jobs_of_a_moment, st.integers(1, 8))
+@example([(WIDE, 1, 2.5), *[(SMALL, 1, 1.0)] * 5], 4)  # four fit beside each other, or the wide one alone
 def test_as_many_requests_survive_a_round_of_tetriserve_as_any_choice_lets(drawn, free):
     jobs = [Job(k, 0.0, Shape(side, side, 1, steps), due) for k, (side, steps, due) in enumerate(drawn)]
     runs = TetriServe().divide(jobs, free, Moment())
