@@ -5,10 +5,9 @@ optimizer's step on the host is bound by the host's memory bandwidth, which all 
 has enough memory is not checked.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
@@ -30,8 +29,7 @@ to 0.30 s for a billion parameters at 28 bytes (ZeRO-Offload, Ren et al., 2021, 
 checked: the table is quoted from memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostSide:
+class HostSide(NamedTuple):
     """The host as the GPUs of a node reach it, all at once.
 
     Attributes:

@@ -16,7 +16,7 @@ nccl-tests: bus volume over time.
 
 from dataclasses import dataclass, replace
 from math import ceil, inf, log2, sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.fabrics import SWITCH, Between, Collectives, at, interpolate
@@ -55,8 +55,7 @@ class Group:
         return self.size // self.num_nodes
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveTime:
+class CollectiveTime(NamedTuple):
     """Seconds for which a collective holds each device's port and each node's port, and seconds that no port sees.
 
     ``flow_s`` are the seconds of its connections and adapters, which it has to itself.

@@ -5,7 +5,7 @@ where the device waits, a run takes the longer of the two. A graph of a whole pa
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.checks import check_fields
 from profiles.errors import InputError
@@ -79,8 +79,7 @@ def read_host(table: Table) -> Host:
     return host
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(NamedTuple):
     """Costs of the calls of collectives and messages to the host of a run, beside the operators that it dispatches.
 
     Attributes:

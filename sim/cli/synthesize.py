@@ -5,10 +5,9 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError
 from sim.cli.flags import number, small_integer
@@ -42,8 +41,7 @@ METHODS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+class Solved(NamedTuple):
     """A problem, its order with bound and proof, and the seconds that it took."""
 
     problem: Problem

@@ -6,10 +6,9 @@ A file is TOML, or the result of ``sim run --json``, which asks for that result 
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, flag_of, flag_value, in_flags, shown
 from profiles.files import read_text
@@ -108,8 +107,7 @@ def as_toml(flags: Mapping[str, Any]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(NamedTuple):
     """The words that a file adds to a command line.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, Final, NamedTuple, cast
 
@@ -24,8 +23,7 @@ ROUNDING: Final = 1e-12
 """Share of a run by which the times of two steps may differ besides their period."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One step of a trace: for each device its ops, then messages by slot and collectives by number."""
 
     ops: list[range]
@@ -105,8 +103,7 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         return min(refined, key=lambda trace: trace.end_s, default=trace)
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(NamedTuple):
     """Iterations that run, or do not run, the extra forward pass of self-conditioning; or a run of the sampler.
 
     Attributes:

@@ -1,7 +1,6 @@
 """Timelines: the work of every device over time, as plain values for plots and exports."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,8 +32,7 @@ FROZEN: Final = "frozen"
 COLLECTIVE: Final = "collective"
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """One op on a device's compute stream; its times in seconds from the start of the iteration.
 
     Attributes:
@@ -54,8 +52,7 @@ class Bar:
         return self.end_s - self.start_s
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveBar:
+class CollectiveBar(NamedTuple):
     """One collective on the communication stream of one of its devices."""
 
     device: int
@@ -65,8 +62,7 @@ class CollectiveBar:
     size_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCurve:
+class MemoryCurve(NamedTuple):
     """Bytes on one device over time: from each time on, the bytes beside it.
 
     A time stands as often as tensors are born or die at it, births first, so the largest value is the peak.

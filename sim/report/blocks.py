@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from html import escape
 from io import StringIO
 from shutil import get_terminal_size
@@ -43,8 +42,7 @@ class Panel(NamedTuple):
     lines: Sequence[Line]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
@@ -160,7 +158,7 @@ def _grid(title: str, columns: Sequence[Column], above: int | None = None) -> Gr
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
     """The columns that a width has room for, with words on one line or two; without those of the highest ranks."""
-    kept = [replace(column, widest=None) for column in columns]
+    kept = [column._replace(widest=None) for column in columns]
     if _width(kept) > width:
         kept = list(columns)
     while _width(kept) > width and (last := max(kept, key=lambda column: column.rank)).rank:

@@ -46,8 +46,7 @@ def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> Pairs:
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two records of one question."""
 
     words: str

@@ -14,8 +14,7 @@ from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction, passe
 from strategies.plans.worklist import Step, walk
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """One pipeline through the devices.
 
     Attributes:
@@ -58,8 +57,7 @@ class Problem:
         return max(self.positions) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ordering:
+class Ordering(NamedTuple):
     """An order and its times.
 
     Attributes:
@@ -73,8 +71,7 @@ class Ordering:
     makespan_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """One pass of a stage, which the micro-batches of its chain take one after the other.
 
     Attributes:

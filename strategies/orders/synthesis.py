@@ -10,10 +10,9 @@ PuLP and HiGHS are imported when the first programme is written; without them li
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
@@ -47,8 +46,7 @@ COARSE_SLOTS: Final = (1, 2, 4, 8)
 """Else times are rounded down to grids on which the shortest pass has this many slots."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synthesis:
+class Synthesis(NamedTuple):
     """An order and how good it is.
 
     Attributes:

@@ -65,8 +65,7 @@ class LayerRun:
     conditioned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanged:
+class Exchanged(NamedTuple):
     """Exchanges of the layers of a run, in bytes of one sample for all tokens, and their number.
 
     Attributes:

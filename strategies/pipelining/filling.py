@@ -9,7 +9,6 @@ Source: DiffusionPipe, section 5 with algorithms 1 and 2; appendix B for layers 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from math import inf
@@ -32,8 +31,7 @@ RESOLUTION_S = 1e-6
 MAX_CANDIDATES = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenChain:
+class FrozenChain(NamedTuple):
     """A frozen component, the frozen ones that it waits for, and seconds of (layer, local batch) on one device."""
 
     component: int

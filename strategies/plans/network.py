@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from profiles.checks import sum_in_order
 from profiles.machines.collectives import Group, collective_law, crossing_bytes, sent_bytes
@@ -18,8 +19,7 @@ from strategies.scenario import Scenario
 Ports = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The ports of a transfer with seconds per byte, those of the slowest, and latency and calls, which hold no port.
 
     Alike messages of folded replicas that share a port are included.
@@ -30,8 +30,7 @@ class Route:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveRoute:
+class CollectiveRoute(NamedTuple):
     """The ports and times of one collective.
 
     Args:

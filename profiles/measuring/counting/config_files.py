@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError
 from profiles.files import read_json
@@ -30,8 +30,7 @@ OWN_FLAGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """One configuration: where it stands, and its keys."""
 
     path: Path

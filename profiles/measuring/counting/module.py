@@ -8,8 +8,7 @@ counted.total.flop, counted.layers["block0"].moved_bytes
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +20,7 @@ from profiles.measuring.counting.tally import Tally, Work, total
 from profiles.measuring.counting.trace import first_line, record
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleCount:
+class ModuleCount(NamedTuple):
     """A module, counted: ``layers`` has the work of each of its layers by name, in execution order."""
 
     layers: Mapping[str, Work]

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,7 @@ Sample = Callable[[int, int], dict[str, Any]]
 """From (height, width) in pixels to the keyword arguments of one sample's forward pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
+class LayerSpec(NamedTuple):
     """A layer by the path of the module at whose return it ends; ``tally`` says what it then holds.
 
     The first ``streams`` tensors that the module returns are the hidden state.

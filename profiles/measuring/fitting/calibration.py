@@ -11,7 +11,6 @@ of the weights only moves memory; it is part of every fit but those without its 
 
 from argparse import Namespace
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -55,8 +54,7 @@ class Fold(NamedTuple):
         return errors_of(self.seconds, self.left_out)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCalibration:
+class DeviceCalibration(NamedTuple):
     """A device's seconds per unit of work, fitted to measured times, and how well they hold on layers left out.
 
     ``samples`` holds all measured times, one per row, with the amounts of work of each class; layers of one ``shape``

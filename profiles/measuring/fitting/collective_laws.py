@@ -13,7 +13,7 @@ what other machines reach (``REACHED``, ``WIRE``), and middles at what pieces of
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -83,8 +83,7 @@ PIECES: Final = Belief(5.0, 1.0)
 """The most of a middle, in latencies: 3 on one network, 7 on another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """Values of a network that are known before its rows are fitted.
 
     Attributes:

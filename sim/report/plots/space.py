@@ -1,9 +1,8 @@
 """The design space: which strategy wins where, how throughput scales with one of its axes, and bubble ratios."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -31,8 +30,7 @@ __all__ = [
 TIE_HATCH: Final = "///"
 
 
-@dataclass(frozen=True, slots=True)
-class Winner:
+class Winner(NamedTuple):
     """The fastest strategy of a scenario.
 
     Attributes:
@@ -48,8 +46,7 @@ class Winner:
     ties: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WinnersInfo:
+class WinnersInfo(NamedTuple):
     """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible.
 
     ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted: samples, images or videos.
@@ -196,8 +193,7 @@ def _label(key: str) -> str:
     return {"num_gpus": "GPUs", "resolution": "resolution in pixels"}.get(key, key.replace("_", " "))
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingInfo:
+class ScalingInfo(NamedTuple):
     """Samples per second and GPU of each strategy along one axis; None where it has no feasible point.
 
     Strategies stand as their lines end, the fastest first.
@@ -259,8 +255,7 @@ def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None =
     return figure
 
 
-@dataclass(frozen=True, slots=True)
-class BubbleRatioInfo:
+class BubbleRatioInfo(NamedTuple):
     """Bubble ratios by stages (rows) and micro-batches (columns); None where there is no result."""
 
     stages: list[int]

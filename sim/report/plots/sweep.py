@@ -1,8 +1,7 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
-from dataclasses import dataclass
 from math import log2
-from typing import Final
+from typing import Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,8 +23,7 @@ WHISKER: Final = 0.35
 """Opacity of the lines that show bands."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
+class SweepPoint(NamedTuple):
     """One simulated point: samples per second against the peak memory of a device.
 
     Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number. ``band`` is the low
@@ -42,8 +40,7 @@ class SweepPoint:
     recommended: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SweepInfo:
+class SweepInfo(NamedTuple):
     """The points of a sweep in the order of its rows, and the Pareto front of those that fit, by memory.
 
     ``best`` is what the sweep recommends; of results that are no sweep's the fastest of the front. None where nothing

@@ -1,7 +1,6 @@
 """One trace over time: a Gantt chart with its idle spans and collectives, and the memory of its devices."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final, NamedTuple
 
@@ -88,8 +87,7 @@ def bar_kinds(bars: Iterable[Bar]) -> list[Kind]:
     return [Kind(name, of, kinds[name], name in named) for name, of in colours.items() if name in kinds]
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineInfo:
+class TimelineInfo(NamedTuple):
     """One iteration as a Gantt chart; times in seconds.
 
     Attributes:
@@ -251,8 +249,7 @@ def _number_bars(
             )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryInfo:
+class MemoryInfo(NamedTuple):
     """Memory of every device over one iteration, and what a device has; None: unlimited."""
 
     curves: list[MemoryCurve]
