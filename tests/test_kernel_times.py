@@ -161,7 +161,7 @@ def test_the_host_is_a_floor_that_is_spread_over_the_layers():
 
 
 def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
-    math = replace(PLAIN, attention="unfused", norms="float32")
+    math = replace(PLAIN, attention="unfused")
     scores, product_s = 8 * 1024 * 1024, SELF_FLOP / MATMUL
     forward, backward = (bytes_ * scores + HEADS_BYTES for bytes_ in SCORE_BYTES["train"])
     layers = costs(SELF, stack=math)
@@ -172,7 +172,7 @@ def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
     drawn = costs(SELF, stack=math, training=False)
     moved = SCORE_BYTES["sample"][0] * scores + HEADS_BYTES
     assert drawn.forward_s(2) == pytest.approx([2 * (product_s + moved / MEMORY)])
-    in_half = costs(SELF, stack=replace(math, norms="half"))  # trained without autocast
+    in_half = costs(SELF, stack=replace(math, autocast=False))  # trained without autocast
     assert in_half.saved_bytes == pytest.approx([100.0 + SAVED_SCORE_BYTES["sample"] * scores])
     assert in_half.forward_s(2) == pytest.approx(drawn.forward_s(2))
 

@@ -132,7 +132,7 @@ class KernelTimes(LayerTimes):
             self._adapters = KernelTimes(
                 component.of_adapters, half, stack, extent, training=True, biased=False
             )
-        if training and stack.in_half and component.half_kernels:
+        if training and not stack.autocast and component.half_kernels:
             self._task, self._table = "sample", component.half_table
         self._norms_in_single = self._task == "train" and self._stack.norms == "float32"
         self._casts_weights = self._task == "train" and self._stack.cast_weights

@@ -24,7 +24,7 @@ DEFAULT_STACK: Final = "eager"
 """The stack where none is named; of sampling, ``SERVED``."""
 SERVED: Final = "fused"
 """The stack of today's servers."""
-FLAGS: Final = ("channels_last", "cast_weights")
+FLAGS: Final = ("channels_last", "cast_weights", "autocast")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
 MAX_OPERATOR_US: Final = 1e6
 """Longest time that a host may take over an operator."""
@@ -99,6 +99,7 @@ class Stack:
             as the trained ones.
         cast_weights: whether training casts float32 weights to half precision in every forward pass, where these lie
             whole on each GPU.
+        autocast: whether training lets autocast choose precisions, that of softmax among others; else all is in half.
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
@@ -119,6 +120,7 @@ class Stack:
     norms: str
     encoders: str
     cast_weights: bool
+    autocast: bool
     optimizer: str
     traffic: Fusion = Fusion()
     launches: Fusion = Fusion()
@@ -128,11 +130,6 @@ class Stack:
 
     def __post_init__(self) -> None:
         check_fields(f"stack {self.name}", self)
-
-    @property
-    def in_half(self) -> bool:
-        """Whether training is in half precision throughout, without autocast: scores of attention are, too."""
-        return self.norms == "half" and not self.cast_weights
 
     @property
     def generation(self) -> "Generation":
