@@ -10,7 +10,7 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TypeAlias, TypeVar
 
@@ -68,8 +68,9 @@ class StageMemory:
     room_bytes: float
 
     def table(self, edges: IntArray) -> FloatArray:
-        """The memory of each stage from edge i to edge j at [stage, i, j], infinite where i >= j."""
-        state, saved = (stages_between(edges, of) for of in (self.state_bytes, self.saved_bytes))
+        """The memory of each stage, in a table for each."""
+        tables = (stages_between(edges, of) for of in (self.state_bytes, self.saved_bytes))
+        state, saved = (_by_stage(table, len(self.in_flight)) for table in tables)
         return state + np.maximum(self.in_flight, 1.0)[:, None, None] * saved
 
 
@@ -104,11 +105,13 @@ def optimal_partition(
     """
     search = StageSearch.over(costs, num_stages, self_conditioning)
     rounds = num_micro_batches + 2 * num_stages - 2  # on the critical path
-    point, table = search.best(rounds), None if memory is None else memory.table(search.edges)
-    if memory is not None and table is not None:
-        room = memory.room_bytes
-        if search.least_maximum(table, search.within(point)) > room >= search.least_maximum(table):
-            point = search.best(rounds, table <= room)
+    point = search.best(rounds)
+    if memory is None:
+        return search.boundaries(point)
+    table, room = memory.table(search.edges), memory.room_bytes
+    search = replace(search, criteria=tuple(_by_stage(of, num_stages) for of in search.criteria))
+    if search.least_maximum(table, search.within(point)) > room >= search.least_maximum(table):
+        point = search.best(rounds, table <= room)
     return search.boundaries(point, table)
 
 
@@ -157,19 +160,25 @@ def _below(size: int, diagonal: int) -> BoolArray:
 
 
 def least_maximum(table: FloatArray, num_stages: int) -> float:
-    """The least possible maximum over so many stages between the edges of a table, or of one for each stage."""
-    width = table.shape[-1] - num_stages  # edges at which any one stage can begin
-    reached, longer = _between(table, 0, width)[0], np.empty((width, width))
+    """The least possible maximum over so many stages between the edges of a table, or by tables of each stage."""
+    width = len(table) - num_stages if table.ndim == 2 else table.shape[-1]
+    reached, longer = _of_stage(table, 0, width)[0], np.empty((width, width))
     for stage in range(1, num_stages):
-        np.maximum(reached[:, None], _between(table, stage, width), out=longer)
+        np.maximum(reached[:, None], _of_stage(table, stage, width), out=longer)
         reached = np.minimum.reduce(longer, axis=0)
     return float(reached[-1])
 
 
-def _between(table: npt.NDArray[T], stage: int, width: int) -> npt.NDArray[T]:
-    """The part of a table, or of one for each stage, at whose edges a stage can begin and end."""
-    of_stage = table if table.ndim == 2 else table[stage]
-    return of_stage[stage : stage + width, stage + 1 : stage + 1 + width]
+def _of_stage(table: npt.NDArray[T], stage: int, width: int) -> npt.NDArray[T]:
+    """The part of a table for the edges at which a stage can begin and end, or the one of the stage."""
+    return table[stage : stage + width, stage + 1 : stage + 1 + width] if table.ndim == 2 else table[stage]
+
+
+def _by_stage(table: FloatArray, num_stages: int) -> FloatArray:
+    """A table for each stage, of the edges at which it can begin and end."""
+    width = len(table) - num_stages
+    windows = np.lib.stride_tricks.sliding_window_view(table, (width, width))
+    return windows[np.arange(num_stages), np.arange(num_stages) + 1]
 
 
 def stages_between(edges: IntArray, layer_s: FloatArray) -> FloatArray:
@@ -187,7 +196,8 @@ class StageSearch:
         edges: Layer indices at which a stage may begin or end, (E + 1,): 0, the legal cuts, L.
         weights: Share of each stage time that counts in the expected pace.
         criteria: What is minimised, in this order, for the stage from edge i to edge j at [i, j], infinite where
-            i >= j, (E + 1, E + 1): T0 and T0_SC where they count, then the gap T_S - T_C, which may be negative.
+            i >= j, (E + 1, E + 1), or in a table of each stage: T0 and T0_SC where they count, then the gap T_S - T_C,
+            which may be negative.
     """
 
     num_stages: int
@@ -268,10 +278,10 @@ class StageSearch:
             allowed = allowed & (memory <= self.least_maximum(memory, allowed))
         ends = [np.arange(self._width) == self._width - 1]
         for stage in reversed(range(1, self.num_stages)):
-            ends.append(np.logical_or.reduce(_between(allowed, stage, self._width) & ends[-1], axis=1))
+            ends.append(np.logical_or.reduce(_of_stage(allowed, stage, self._width) & ends[-1], axis=1))
         edge, path = 0, [0]
         for stage, reachable in enumerate(reversed(ends)):
-            ahead = _between(allowed, stage, self._width)[edge - stage] & reachable
+            ahead = _of_stage(allowed, stage, self._width)[edge - stage] & reachable
             edge = stage + 1 + int(ahead.argmax())
             path.append(edge)
         return tuple(self.edges[path].tolist())

@@ -144,16 +144,21 @@ def _stage_memory(layout: Layout, backbone: int, in_flight: Sequence[int]) -> St
     """
     scenario, shape = layout.scenario, layout.shape
     recipe, layers = scenario.workload.recipe, scenario.model.components[backbone].layers
-    apart = Layout(scenario, shape, (Cut(backbone, tuple(range(len(layers) + 1)), (0,) * len(layers)),))
-    trained = np.array([layer.trained_parameters for layer in layers])
-    locked = np.array([layer.parameters for layer in layers]) - trained
+
+    def make() -> tuple[FloatArray, FloatArray, FloatArray]:
+        apart = Layout(scenario, shape, (Cut(backbone, tuple(range(len(layers) + 1)), (0,) * len(layers)),))
+        trained = np.array([layer.trained_parameters for layer in layers], dtype=float)
+        locked = np.array([layer.parameters for layer in layers]) - trained
+        return trained, locked, np.array([saved_bytes(apart, stage) for stage in apart.stages])
+
+    trained, locked, saved = scenario.remember(("layers apart", backbone, layout.local_batch), make)
     optimizer_bytes = recipe.optimizer_bytes / (layout.parts if shape.sharded else 1)
     each = recipe.weight_bytes + recipe.gradient_bytes + optimizer_bytes + recipe.ema_bytes
     frozen_bytes = FROZEN_WEIGHT_BYTES * sum(scenario.model.components[i].parameters for i in scenario.frozen)
     room_bytes = inf if scenario.room_bytes is None else scenario.room_bytes - frozen_bytes
     return StageMemory(
         state_bytes=trained * each + locked * FROZEN_WEIGHT_BYTES,
-        saved_bytes=np.array([saved_bytes(apart, stage) for stage in apart.stages]),
+        saved_bytes=saved,
         in_flight=in_flight,
         room_bytes=room_bytes * shape.degree / len(in_flight),
     )
