@@ -100,6 +100,7 @@ class _Station:
         self.whole = self.parts == PARTS
         self.service, self.degrees = replay.service, setup.degrees
         self.known: dict[Shape, Mapping[int, Times]] = {}
+        self.moves: dict[tuple[int, Shape], float] = {}
         self.round_s = 0.0
         denoises = "denoise" in self.parts
         self.max_batch = setup.max_batch if denoises else 1
@@ -131,6 +132,12 @@ class _Station:
             with suppress(InfeasibleError):
                 yield gpus, self.times(gpus, shape)
 
+    def move_s(self, gpus: int, shape: Shape) -> float:
+        """Seconds until a request that moves to so many GPUs goes on."""
+        if (gpus, shape) not in self.moves:
+            self.moves[gpus, shape] = self.service.handover_s(gpus, shape) + SET_UP_S
+        return self.moves[gpus, shape]
+
     def left_s(self, gpus: int, job: Job) -> float:
         """Seconds that the rest of a request takes alone on so many GPUs."""
         times = self.times(gpus, job.shape)
@@ -156,7 +163,7 @@ class _Station:
         moved = any(job.place not in (None, place) for job in run.jobs)
         seconds = self.seconds(run, len(gpus))
         if moved:
-            seconds += self.service.handover_s(len(gpus), run.jobs[0].shape) + SET_UP_S
+            seconds += self.move_s(len(gpus), run.jobs[0].shape)
         now = self.env.now
         for job in run.jobs:
             if job.start_s == inf:
@@ -294,7 +301,7 @@ class _Elastic(_Station):
         self.queues = [self.queue]
         self.running = 0
         self.round_s = self.policy.round_s(self, replay.shapes)
-        moves_s = (self.service.handover_s(max(self.degrees), shape) + SET_UP_S for shape in replay.shapes)
+        moves_s = (self.move_s(max(self.degrees), shape) for shape in replay.shapes)
         self.tick_s = self.round_s * (1 + 1e-7) + max(moves_s, default=0.0)  # more than rounding takes
         self.began_s = 0.0
         self.tick: simpy.Event | None = None
