@@ -11,7 +11,8 @@ from profiles.machines.clusters import cluster_names
 from profiles.machines.devices import device_names
 from profiles.names import ALIASES, aliases, known_name, unknown_name
 from profiles.software.stacks import stack_names
-from strategies.registry import all_samplers, all_strategies, strategy_named
+from sim.serving.inputs import TRAFFIC
+from strategies.registry import all_samplers, all_strategies, policies, strategy_named
 
 NAMES = {
     "model": model_names(),
@@ -19,6 +20,8 @@ NAMES = {
     "device": device_names(),
     "stack": stack_names(),
     "strategy": [*all_strategies(), *all_samplers()],
+    "mix": [path.stem for path in TRAFFIC.glob("*.toml")],
+    "policy": [*policies()],
 }
 
 
