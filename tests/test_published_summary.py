@@ -29,6 +29,7 @@ from validate.published.records import (
 from validate.published.report import sampling_ledger
 from validate.published.rows import sampling_rows
 from validate.published.runs import all_runs
+from validate.serving import mlperf, systems
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +95,7 @@ def test_every_source_has_a_name_and_every_name_a_source():
     names = {source_name(row.source, row.item) for row in all_published()}
     names |= {source_name(row["source"], row.figure) for row in sampling_rows()}
     names |= {source_name(run.source, run.name) for run in read_runs()}
+    names |= {of.published.group for of in systems.served()} | {source_name("MLPerf Inference v4.1", "")}
     assert names == set(source_names())
     with pytest.raises(ValueError, match=r"sources\.csv has no name for source 'x', y"):
         source_name("x", "y")
@@ -147,6 +149,7 @@ def test_the_accuracy_page_counts_every_number_once(readme):
     *sources, every = rows
     assert [row[0] for row in sources] == source_names()
     total = len(sampling_rows()) + len(all_published()) + len(read_runs())
+    total += len(systems.served()) + 3 * len(list(mlperf.read_runs()))
     assert sum(int(row[1]) for row in sources) == int(every[1]) == total
     for row in rows:
         numbers = [int(cell) for cell in (*row[1:4], *row[-5:])]

@@ -37,7 +37,9 @@ from validate.published.ledger import (
 from validate.published.left_out import sources_left_out
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
+from validate.serving.report import GROUPS
 from validate.serving.report import records as serving_records
+from validate.serving.report import tables as served
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
@@ -47,6 +49,7 @@ SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
 BANDS: Final = "<!-- python -m validate published --readme: bands -->", END
+SERVED: Final = "<!-- python -m validate published --readme: serving -->", END
 LEFT_OUT: Final = "<!-- python -m validate published --readme: sources left out -->", END
 NODE: Final = 8
 """Most GPUs of a node in those clusters."""
@@ -208,7 +211,9 @@ JUDGED: Final = (Standing.INDEPENDENT, Standing.IN_VIEW)
 def todays_models(ledger: Ledger) -> list[Section]:
     """The numbers of models that were added after laws and stacks were fitted, each with its stack."""
     shown = [
-        one for one in ledger.records if one.row.model.lower().startswith(ADDED) and one.error is not None
+        one
+        for one in ledger.records
+        if one.row.model.lower().startswith(ADDED) and one.error is not None and one.row.group not in GROUPS
     ]
     header = ("model", "run", "GPUs", "published", "simulated", "error", "stack", "standing")
     return [Section("Today's models", header, sorted(map(_line, shown), key=lambda cells: tuple(cells[:3])))]
@@ -323,6 +328,7 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     TODAY: todays_models,
     SAMPLED: sampled,
     BANDS: held_bands,
+    SERVED: served,
     LEFT_OUT: sources_left_out,
 }
 """The tables of each region."""

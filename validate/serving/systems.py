@@ -22,6 +22,7 @@ from strategies.policy import Shape
 from strategies.registry import make_sampler
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.points import sampling
+from validate.published.ledger import coverage
 from validate.published.records import TASKS, Conditions, Published, Record, Standing, kind_of
 from validate.published.software import stack_of
 from validate.tables import Section
@@ -116,7 +117,7 @@ class Served:
             case "mix":
                 return sum(share * self.run_s(Shape(side, side, 1, steps)) for share, side, steps in MIX)
             case "makespan" | "mean":
-                return float(np.median(drawn(self.place)[:, self.what == "mean"]))
+                return float(np.median(drawn(self.place)[:, int(self.what == "mean")]))
             case "step":
                 return service(self.place).times(self.place.gpus, self.shape, self.batch).step_s
             case "capacity":
@@ -159,17 +160,7 @@ def records() -> Iterator[Record]:
 
 def sections() -> Iterator[Section]:
     """The rows beside their predictions, and the draws of the mix."""
-    rows = []
-    for one in records():
-        if one.predicted is not None:
-            row, error = one.row, one.relative_error
-            run = f"{row.item}, {row.resolution_px}, batch {row.batch_size}"
-            cells = (f"{row.value:.4g}", f"{one.predicted:.4g}", "-" if error is None else f"{error:+.1%}")
-            rows.append(
-                [row.paper, row.model, run, row.quantity.replace("_", " "), *cells, str(one.standing)]
-            )
-    header = ("source", "model", "run", "number", "published", "simulated", "error", "")
-    yield Section("Published servers", header, rows)
+    yield coverage([[one] for one in records()])
     (serial,) = (of.place for of in served() if of.what == "makespan")
     rows = [
         [name, f"{was:,.1f}", f"{np.median(of):,.1f}", f"{of.min():,.1f} to {of.max():,.1f}"]
