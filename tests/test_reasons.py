@@ -145,7 +145,7 @@ def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, la
 
 
 def test_the_best_that_trains_in_each_runtime_is_that_of_a_sweep_in_it():
-    asked = {"gpus": 8, "memory": "28GiB", "strategy": ["fsdp", "zero2", "ddp"], "workers": 1}
+    asked = {"gpus": 8, "batch_size": 256, "memory": "28GiB", "strategy": "fsdp,zero2,ddp", "workers": 1}
     best = best_of_each(sim.sweep("sd3-medium", **asked))
     assert {name: point.checkpointing for name, point in best.items()} == {
         "accelerate": "block", "deepspeed": "block", "fsdp2": "selective",
