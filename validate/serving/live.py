@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from profiles.errors import InputError
 from sim.serving.fleet import Pool, Replay, Setup
 from sim.serving.load import Kind, Load
 from strategies.policy import Job, Shape, Times
@@ -38,12 +39,11 @@ Answer = Callable[[int], Awaitable[float]]
 
 def work(service: str, pipe: Connection) -> None:
     """Be a worker: send the port, then serve one request after the other."""
-    run = _sleep if service == "sleep" else _draw
-    run(STEPS[0])  # torch's first run is slow
+    serve(service, STEPS[0])  # torch's first run is slow
 
     async def answer(steps: int) -> float:
         began = time.perf_counter()
-        run(steps)
+        serve(service, steps)
         return time.perf_counter() - began
 
     async def stay() -> None:
@@ -56,12 +56,11 @@ def work(service: str, pipe: Connection) -> None:
         asyncio.run(stay())
 
 
-def _sleep(steps: int) -> None:
-    time.sleep(steps * STEP_S)
-
-
-def _draw(steps: int) -> None:
-    """Draw an image on one thread."""
+def serve(service: str, steps: int) -> None:
+    """Sleep, or draw an image on one thread."""
+    if service == "sleep":
+        time.sleep(steps * STEP_S)
+        return
     import torch  # noqa: PLC0415  takes seconds, and sleeping needs none
 
     from validate.running.sampling.transformer import draw  # noqa: PLC0415  as above
@@ -186,6 +185,9 @@ def _row(ports: list[int], jobs: list[Job]) -> list[str]:
 
 def run_serve(options: argparse.Namespace) -> None:
     """Print what workers measured beside what the replay says."""
+    for name in ("requests", "workers"):
+        if getattr(options, name) < 1:
+            raise InputError(f"--{name} is {getattr(options, name)}, must be at least 1")
     rows = [row for of in SERVICES for row in compare(of, options.requests, options.workers)]
     header = (
         "service", "load", "seconds of a request", "p50, s", "replay", "error", "p99, s", "replay", "error",

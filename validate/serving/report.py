@@ -6,6 +6,7 @@ from itertools import chain
 from statistics import median
 from typing import Final
 
+from profiles.errors import InputError
 from validate.published.ledger import Ledger, line
 from validate.published.records import Record
 from validate.serving import mlperf, systems
@@ -17,6 +18,8 @@ GROUPS: Final = ("MLPerf Server, Stable Diffusion XL", "Servers under load")
 
 def run_serving(options: argparse.Namespace) -> None:
     """Print all rows beside what is simulated, or the errors around the constants of a batch."""
+    if options.draws < 1:
+        raise InputError(f"--draws is {options.draws}, must be at least 1")
     runs = list(mlperf.read_runs(options.data or mlperf.RUNS))
     if options.fit:
         print_sections([mlperf.fits(runs)])
