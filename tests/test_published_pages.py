@@ -12,6 +12,7 @@ from validate.published.report import (
     LEFT_OUT,
     MARKERS,
     SAMPLED,
+    SERVED,
     SHORT,
     TODAY,
     in_short,
@@ -89,4 +90,4 @@ def region(path, markers):
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert region(README, SHORT) == region(ACCURACY, SHORT)
     assert regions_of(ACCURACY) == [SHORT]
-    assert regions_of(TABLES) == [MARKERS, TODAY, SAMPLED, BANDS, LEFT_OUT]
+    assert regions_of(TABLES) == [MARKERS, TODAY, SAMPLED, BANDS, SERVED, LEFT_OUT]
