@@ -48,7 +48,7 @@ The shortest request of HPE's H100-NVL, a run that is not judged, took 0.154 of 
 The others, whose batches are full, do not tell 0 from 0.066.
 """
 SLOWER: Final = 1.016
-"""Seconds of a batch under Server over those under Offline, which brings the median error at high load near zero (--fit).
+"""Seconds of a batch under Server over those under Offline, by which the median error at high load is near zero.
 
 By system 0.99 to 1.03 with its own arrivals: 1.02 of most H100 and H200 SXM, 1.00 of H100 PCIe, NVL and L40S.
 """
