@@ -11,7 +11,7 @@ from sim.explore.relax import Question, least_recomputed, relax
 from sim.outcomes.runs import least_memory_bytes
 from strategies.plans.workloads import RELIEF
 
-TIGHT = {"gpus": 2, "batch_size": 2, "memory": "11.2GiB"}
+TIGHT = {"gpus": 2, "batch_size": 2, "memory": "10.4GiB"}
 """Weights, gradients and states of the optimizer of sd21 take 14 GiB."""
 
 
@@ -23,7 +23,7 @@ def nothing():
 
 def test_the_error_the_table_and_python_name_one_example(nothing, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = "--gpus 2 --batch-size 2 --memory 11.2GiB --strategy ddp,gpipe"
+    flags = "--gpus 2 --batch-size 2 --memory 10.4GiB --strategy ddp,gpipe"
     assert main(["sweep", "--model", "sd21", *flags.split()]) == 2
     said = capsys.readouterr()
     examples = [re.search(r"\(such as (.*?)\)", text.replace("\n", " "))[1] for text in said]
@@ -79,7 +79,7 @@ def with_way(command, flags, dropped):
         ),
         ("run --model wan2.1-14b --strategy fsdp --shard-size 1", "--shard-size 8 --checkpointing block"),
         (
-            "sweep --model sd21 --gpus 2 --batch-size 2 --memory 11.2GiB --strategy gpipe --micro-batches 1",
+            "sweep --model sd21 --gpus 2 --batch-size 2 --memory 10.4GiB --strategy gpipe --micro-batches 1",
             "--strategy",
         ),
     ],
@@ -97,7 +97,7 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
 
 def test_where_no_recomputation_is_enough_that_is_taken_with_which_a_point_lacks_least():
     def scene(**options):
-        return sim.run("sd21", "gpipe", gpus=2, batch_size=8, **options).source
+        return sim.run("sd21", "gpipe", gpus=2, batch_size=8, partition="blocks", **options).source
 
     short = scene(memory="11.2GiB")
     tried, remark = least_recomputed(short.strategy, short.scenario)
@@ -105,5 +105,5 @@ def test_where_no_recomputation_is_enough_that_is_taken_with_which_a_point_lacks
         kind: least_memory_bytes(short.strategy, short.scenario.with_options(checkpointing=kind))
         for kind in ("none", *RELIEF)
     }
-    assert tried.workload.checkpointing == min(needs, key=needs.get) == "selective"
-    assert "took selective, with which it lacks least" in remark
+    assert tried.workload.checkpointing == min(needs, key=needs.get) == "block"
+    assert "took block, with which it lacks least" in remark
