@@ -63,6 +63,11 @@ class Job:
         self.steps_left, self.ready_s = self.shape.steps, self.arrival_s
 
     @property
+    def missed(self) -> bool:
+        """Whether it was complete after its deadline."""
+        return self.end_s > self.deadline_s + 1e-9
+
+    @property
     def fresh(self) -> bool:
         """Whether nothing of it ran yet."""
         return self.start_s == inf

@@ -184,7 +184,7 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
         if job.arrival_s < best.warmup_s:
             continue
         slo_s = round(job.deadline_s - job.arrival_s, 6)
-        missed.setdefault((job.shape.words, slo_s), []).append(job.end_s > job.deadline_s + 1e-9)
+        missed.setdefault((job.shape.words, slo_s), []).append(job.missed)
     if len(missed) > 1 and any(map(any, missed.values())):
         (words, slo_s), most = max(missed.items(), key=lambda item: float(np.mean(item[1])))
         yield "", f"misses most: {words}, {share_words(float(np.mean(most)))} over {slo_s:.3g} s"

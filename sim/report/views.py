@@ -262,10 +262,10 @@ class Serving(answers.Serving):
         return pd.DataFrame(request_rows(self.best))
 
     def plot(self) -> "Figure":
-        """Plot attainment and percentiles against the rate; of one rate, how many requests are complete when."""
-        from sim.report.plots.serving import plot_latencies, plot_rates
+        """Plot attainment and percentiles against the rate; of one rate, p99 against cost."""
+        from sim.report.plots.serving import plot_costs, plot_rates
 
-        return plot_rates(self) if self.curves else plot_latencies(self)
+        return plot_rates(self) if self.curves else plot_costs(self)
 
     def plot_costs(self, ax: "Axes | None" = None) -> "Figure":
         """Plot p99 against the cost of a request, of each plan, and the front of the two."""

@@ -205,7 +205,7 @@ def _compare(found: Serving) -> None:
     rows: list[Row] = []
     try:
         for question, plan, setup in made:
-            capacity = (question.capacity_per_s(plan, setup),) if options.capacity else ()
+            capacity = (question.capacity_per_s(setup),) if options.capacity else ()
             rate = high or max(capacity, default=0.0) or EXACT * question.ceiling_per_s(setup)
             run = question.run(plan, setup, rate)
             rows.append(Row(replace(run, capacity_per_s=capacity), question, setup))
@@ -233,9 +233,7 @@ class Row(NamedTuple):
     def capacities(self) -> tuple[float, ...]:
         """Its capacity, and that at the high and the low estimate of service times."""
         band = self.question.band(self.run.plan)
-        ends = (
-            self.question.scaled(of).capacity_per_s(self.run.plan, self.setup) for of in (band.high, band.low)
-        )
+        ends = (self.question.scaled(of).capacity_per_s(self.setup) for of in (band.high, band.low))
         return (*self.run.capacity_per_s, *ends)
 
 
@@ -250,7 +248,7 @@ def _limit(rows: Sequence[Row]) -> tuple[float, Plan]:
         rows[0],
     ):
         has_slo = run.attainment is not None
-        rate = question.capacity_per_s(run.plan, setup, best[0]) if has_slo else run.ceiling_per_s
+        rate = question.capacity_per_s(setup, best[0]) if has_slo else run.ceiling_per_s
         best = (rate, run.plan) if rate > best[0] else best
     return best
 

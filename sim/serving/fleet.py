@@ -91,6 +91,10 @@ class Log:
     end_s: float = 0.0
 
 
+class TooManyMissedError(Exception):
+    """More requests miss their deadline than may: what else happens does not matter."""
+
+
 class _Station:
     """A pool at work; the ``Fleet`` of its policy."""
 
@@ -384,6 +388,8 @@ class Replay:
         clients: int = 0,
         until_s: float = inf,
         recorded: bool = False,
+        may_miss: float = inf,
+        counted_from_s: float = 0.0,
     ) -> None:
         self.env, self.log, self.setup, self.service = simpy.Environment(), Log(), setup, service
         self.in_order, self.recorded, self.until_s = in_order, recorded, until_s
@@ -396,13 +402,14 @@ class Replay:
             self.stations.append((_Elastic if elastic else _Fixed)(self, number, setup, first_gpu))
             first_gpu += pool.gpus
         self.waiting = iter(jobs)
-        self.clients = clients
+        self.clients, self.may_miss, self.counted_from_s = clients, may_miss, counted_from_s
 
     def run(self) -> Log:
         """Serve all requests, and return what happened.
 
         Raises:
             InputError: the policy does not start some of them, though nothing runs.
+            TooManyMissedError: of those that are counted, more missed their deadline than may.
         """
         if self.clients:
             for _ in range(self.clients):
@@ -441,6 +448,10 @@ class Replay:
             return
         job.end_s = float(self.env.now)
         self.log.jobs.append(job)
+        if job.missed and job.arrival_s >= self.counted_from_s:
+            self.may_miss -= 1
+            if self.may_miss < 0:
+                raise TooManyMissedError
         if self.clients:
             self._ask_next()
 

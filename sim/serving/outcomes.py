@@ -183,7 +183,7 @@ def outcome_of(
         (job for job in log.jobs if job.arrival_s >= warmup_s), key=lambda job: job.number
     )
     latencies = np.array([job.end_s - job.arrival_s for job in jobs])
-    held = np.array([job.end_s <= job.deadline_s + 1e-9 for job in jobs], dtype=bool)
+    held = np.array([not job.missed for job in jobs], dtype=bool)
     span_s = max(duration_s, log.end_s)
     done = sum(job.end_s <= duration_s for job in log.jobs)
     return Outcome(

@@ -32,7 +32,7 @@ def request_rows(outcome: Outcome) -> list[dict[str, Any]]:
             "end_s": job.end_s,
             "shape": job.shape.words,
             "slo": None if job.deadline_s == inf else job.deadline_s - job.arrival_s,
-            "held": job.end_s <= job.deadline_s + 1e-9,
+            "held": not job.missed,
         }
         for job in sorted(log_of(outcome).jobs, key=lambda job: job.number)
     ]

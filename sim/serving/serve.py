@@ -1,6 +1,6 @@
 """Answers about serving: plans made, run under one load, and searched for capacity and for the fewest GPUs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Any, Final
@@ -10,13 +10,13 @@ from profiles.errors import InfeasibleError, counted, wrong
 from profiles.mappings import FrozenMapping
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
-from sim.serving.fleet import PARTS, Pool, Replay, Setup
+from sim.serving.fleet import PARTS, Pool, Replay, Setup, TooManyMissedError
 from sim.serving.inputs import POOLS, pools_of, replicas_of
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import REQUESTS, ServingOptions
 from sim.serving.outcomes import Outcome, Plan, outcome_of
 from sim.serving.service import AnyService, Asked, Simulated, Tabled, best_sampler
-from strategies.policy import AnyPolicy, ElasticPolicy, Shape
+from strategies.policy import AnyPolicy, ElasticPolicy, Job, Shape
 from strategies.serving.fcfs import FirstComeFirstServed
 from strategies.strategy import Sampler
 
@@ -240,18 +240,13 @@ class Question:
     def run(self, plan: Plan, setup: Setup, rate_per_s: float, *, recorded: bool = False) -> Outcome:
         """Run a plan at a rate."""
         load = self.load(rate_per_s, setup)
-        service = self.site.service if self.scale == 1 else self.site.service.scaled(self.scale)
-        replay = Replay(
-            setup, load.jobs(), service, FirstComeFirstServed(),
-            clients=load.clients, until_s=load.duration_s, recorded=recorded,
-        )  # fmt: skip
-        log = replay.run()
+        log = self._replay(setup, load, load.jobs(), recorded=recorded).run()
         reached = len(log.jobs) / max(load.duration_s, 1e-12) if load.clients else rate_per_s
         return outcome_of(
             plan,
             log,
             rate_per_s=reached,
-            warmup_s=0.0 if self.trace is not None else WARMUP * load.duration_s,
+            warmup_s=self._warmup_s(load),
             duration_s=load.duration_s,
             has_slo=any(kind.slo_s < inf for kind in self.kinds),
             alone_s={
@@ -262,22 +257,41 @@ class Question:
             recorded=recorded,
         )
 
-    def capacity_per_s(self, plan: Plan, setup: Setup, least_per_s: float = 0.0) -> float:
-        """The highest rate at which a plan holds the SLO, by bisection under the same draws.
+    def _replay(self, setup: Setup, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
+        service = self.site.service if self.scale == 1 else self.site.service.scaled(self.scale)
+        return Replay(
+            setup, jobs, service, FirstComeFirstServed(),
+            clients=load.clients, until_s=load.duration_s, **rules,
+        )  # fmt: skip
+
+    def _warmup_s(self, load: Load) -> float:
+        """Return the seconds whose requests are not counted."""
+        return 0.0 if self.trace is not None else WARMUP * load.duration_s
+
+    def holds(self, setup: Setup, rate_per_s: float) -> bool:
+        """Whether a fleet holds the SLO at a rate; a run ends once too many requests missed it."""
+        load = self.load(rate_per_s, setup)
+        jobs, warmup_s = list(load.jobs()), self._warmup_s(load)
+        counted_jobs = sum(job.arrival_s >= warmup_s for job in jobs)
+        may_miss = int((1 - self.options.slo_share) * counted_jobs + 1e-9)
+        try:
+            self._replay(setup, load, jobs, may_miss=may_miss, counted_from_s=warmup_s).run()
+        except TooManyMissedError:
+            return False
+        return True
+
+    def capacity_per_s(self, setup: Setup, least_per_s: float = 0.0) -> float:
+        """The highest rate at which a fleet holds the SLO, by bisection under the same draws.
 
         0 where it never does, or not above a rate that is of no interest.
         """
         ceiling = high = self.ceiling_per_s(setup)
-        low, share = 0.0, self.options.slo_share
-        if least_per_s and not (least_per_s < high and self.run(plan, setup, least_per_s).holds(share)):
+        if least_per_s and not (least_per_s < high and self.holds(setup, least_per_s)):
             return 0.0
         low = least_per_s
         while high - low > EXACT * high and high > EXACT * ceiling:
             middle = (low + high) / 2
-            if self.run(plan, setup, middle).holds(share):
-                low = middle
-            else:
-                high = middle
+            low, high = (middle, high) if self.holds(setup, middle) else (low, middle)
         return low
 
     def scaled(self, factor: float) -> "Question":
@@ -297,20 +311,23 @@ class Question:
     def fewest_like(self, like: Plan, rate_per_s: float) -> Outcome | None:
         """Return the run of plans like this one on the fewest GPUs that holds, by bisection; None where none does."""
         counts = [gpus for gpus in self.gpus if self._like(like, gpus) is not None]
-        best: Outcome | None = None
+        best: tuple[Plan, Setup] | None = None
         first, last = 0, len(counts)
         while first < last:
             middle = (first + last) // 2 if best is not None else last - 1
             found = self._like(like, counts[middle])
-            enough = found is not None and self.ceiling_per_s(found[1]) >= rate_per_s
-            run = self.run(*found, rate_per_s) if found is not None and enough else None
-            if run is not None and run.holds(self.options.slo_share):
-                best, last = run, middle
+            setup = None if found is None else found[1]
+            if (
+                setup is not None
+                and self.ceiling_per_s(setup) >= rate_per_s
+                and self.holds(setup, rate_per_s)
+            ):
+                best, last = found, middle
             elif best is None:
                 return None
             else:
                 first = middle + 1
-        return best
+        return None if best is None else self.run(*best, rate_per_s)
 
     def _like(self, like: Plan, gpus: int) -> tuple[Plan, Setup] | None:
         """Return the plan on exactly so many GPUs with the degree, policy and cap of another."""

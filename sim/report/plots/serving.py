@@ -18,11 +18,7 @@ from sim.serving.fleet import Ran
 from sim.serving.outcomes import Outcome, Plan
 from sim.serving.records import log_of, waiting_over_time
 
-__all__ = [
-    f"plot_{name}{info}"
-    for name in ("costs", "fleet", "latencies", "queue", "rates")
-    for info in ("", "_info")
-]
+__all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates") for info in ("", "_info")]
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
 """Of plans and requests, in turn."""
@@ -130,27 +126,6 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     return figure
 
 
-def plot_latencies_info(serving: Serving) -> dict[str, list[float]]:
-    """Return the values that ``plot_latencies`` draws: of the best plans, the seconds of each request, sorted."""
-    return {_plan(of.plan): sorted(of.latencies_s.tolist()) for of in serving.outcomes[: len(COLOURS)]}
-
-
-def plot_latencies(serving: Serving, ax: Axes | None = None) -> Figure:
-    """Share of the requests that are complete within so many seconds, of the best plans; dotted lines are SLOs."""
-    figure, axes = charts.chart(9.0, 5.0, ax)
-    for colour, (name, latencies_s) in zip(COLOURS, plot_latencies_info(serving).items(), strict=False):
-        axes.ecdf(latencies_s, label=name, color=colour)
-    for slo_s in {kind.slo_s for kind in serving.questions[0].kinds if charts.is_finite(kind.slo_s)}:
-        axes.axvline(slo_s, color=charts.INK, linestyle=":")
-    charts.scale_logarithmically(axes, "x")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set(xlabel="seconds from arrival to completion", ylabel="requests complete")
-    charts.add_grid(axes)
-    charts.set_title(axes, serving.title)
-    charts.add_legend(axes, "below")
-    return figure
-
-
 def plot_fleet_info(serving: Serving) -> list[Ran]:
     """Return the values that ``plot_fleet`` draws: what ran around the time of the longest queue."""
     log = log_of(serving.best)
@@ -193,9 +168,9 @@ def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
 
 def pictures_of(serving: Serving) -> list[tuple[str, Callable[[Serving], Figure]]]:
     """Return the headings of a report's pictures, and what draws each."""
-    first = ("Load", plot_rates) if serving.curves else ("Latency", plot_latencies)
+    load = [("Load", plot_rates)] if serving.curves else []
     return [
-        first,
+        *load,
         ("Latency and cost", plot_costs),
         ("GPUs over time", plot_fleet),
         ("The queue", plot_queue),
