@@ -133,7 +133,8 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         yield "", words
     if best.capacity_per_s:
         middle, *ends = best.capacity_per_s
-        band = f" ({ends[0]:.3g} to {ends[1]:.3g} by the error of the step times)" if ends else ""
+        by = "by the error of the step times and the draw of requests"
+        band = f" ({ends[0]:.3g} to {ends[1]:.3g} {by})" if ends else ""
         yield "capacity", f"up to {middle:.3g} a second hold the SLO{band}"
     images = samples_of(serving)
     cost = (

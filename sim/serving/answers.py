@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
 from sim.serving.fleet import Setup
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CURVES: Final = 4
-"""Plans whose curve over the rate is drawn: the best at the highest rate."""
+"""Plans whose curve over the rate is drawn: the best at the highest rate and at the lowest."""
 CAPACITIES: Final = 3
 """Plans whose capacity is also found at the low and the high estimate of service times."""
+DRAWS: Final = 3
+"""Draws of requests over which the ends of a capacity are taken."""
 TOLD: Final = (50, 90, 99)
 """Percentiles that are told."""
 
@@ -88,7 +91,9 @@ class Serving:
     def _ties(self, best: Outcome, of: Outcome) -> bool:
         if best.capacity_per_s and self.options.rate is None:
             return best.capacity_per_s[0] - of.capacity_per_s[0] <= EXACT * best.capacity_per_s[0]
-        return _dollars(best) == _dollars(of) and tied(best, of, self.options.slo_share)
+        share = self.options.slo_share
+        alike = _dollars(best) == _dollars(of) and best.holds(share) == of.holds(share)
+        return alike and tied(best, of, share)
 
     def to_json(self) -> list[dict[str, Any]]:
         """All outcomes under their public keys, best first; of a curve those at every rate."""
@@ -137,6 +142,8 @@ def answer(found: Serving) -> None:
         InputError: no SLO can be held by any plan.
         InfeasibleError: no plan fits, or none holds on any of several numbers of GPUs.
     """
+    if found.options.capacity and not any(kind.slo_s < inf for kind in found.questions[0].kinds):
+        raise InputError("`capacity` asks for the highest rate under an SLO: give `slo`")
     check_slo(found.questions)
     if len(found.questions[0].gpus) > 1:
         _find_fewest(found)
@@ -145,7 +152,7 @@ def answer(found: Serving) -> None:
 
 
 def check_slo(questions: Sequence[Question]) -> None:
-    """Refuse SLOs that are below the fastest request of every class.
+    """Refuse SLOs below the fastest request of every class or, where plans are searched for, of too many requests.
 
     Raises:
         InputError: they are.
@@ -154,8 +161,12 @@ def check_slo(questions: Sequence[Question]) -> None:
         kind: min(question.site.fastest_s(kind.shape) for question in questions)
         for kind in questions[0].kinds
     }
-    if all(kind.slo_s < seconds for kind, seconds in fastest.items()):
-        kind, seconds = min(fastest.items(), key=lambda item: item[1] / item[0].slo_s)
+    options, lost = questions[0].options, {of: s for of, s in fastest.items() if of.slo_s < s}
+    searched = options.capacity or len(questions[0].gpus) > 1
+    if len(lost) == len(fastest) or (
+        searched and sum(of.share for of in lost) > 1 - options.slo_share + 1e-9
+    ):
+        kind, seconds = max(lost.items(), key=lambda item: item[1] / item[0].slo_s)
         words = f"a request of {kind.shape.words} takes {seconds:.3g} s alone on the fastest plan"
         raise InputError(f"`slo` is {kind.slo_s:g} s, but {words}")
 
@@ -210,17 +221,27 @@ def _compare(found: Serving) -> None:
             run = question.run(plan, setup, rate)
             rows.append(Row(replace(run, capacity_per_s=capacity), question, setup))
     finally:
-        rows.sort(key=lambda row: rank(row.run, options))
+        rows.sort(key=lambda row: rank(row.run, options, cheapest=len(questions) > 1))
         found.outcomes = [row.run for row in rows]
     _look_closer(found, found.best.rate_per_s)
-    if found.estimates and not (found.best.holds(options.slo_share) and found.best.keeps_up):
+    satisfied = found.best.holds(options.slo_share) and found.best.keeps_up
+    if not satisfied and not options.arrivals.startswith("closed"):
         found.limit = _limit(rows)
     for place, row in enumerate(rows[:CAPACITIES] if options.capacity else ()):
         found.outcomes[place] = replace(found.outcomes[place], capacity_per_s=row.capacities())
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
-        for row in rows[:CURVES]:
-            found.curves.append([row.question.run(row.run.plan, row.setup, rate) for rate in rates])
+        for row in _leaders(rows, low):
+            curve = (row.question.run(row.run.plan, row.setup, rate) for rate in rates)
+            found.curves.append([replace(of, capacity_per_s=row.run.capacity_per_s) for of in curve])
+
+
+def _leaders(rows: Sequence["Row"], low: float) -> Sequence["Row"]:
+    """Return the plans whose curves are drawn: the best at the highest rate, and the best at the lowest."""
+    at_low = [(row.question.run(row.run.plan, row.setup, low), row) for row in rows]
+    ranked = sorted(at_low, key=lambda item: rank(item[0], item[1].question.options))
+    both = (row for pair in zip(rows, (row for _, row in ranked), strict=True) for row in pair)
+    return list({id(row): row for row in both}.values())[:CURVES]
 
 
 class Row(NamedTuple):
@@ -231,22 +252,25 @@ class Row(NamedTuple):
     setup: Setup
 
     def capacities(self) -> tuple[float, ...]:
-        """Its capacity, and that at the high and the low estimate of service times."""
+        """Its capacity, the least at the high estimate of service times, and the most at the low, of some draws."""
         band = self.question.band(self.run.plan)
-        ends = (self.question.scaled(of).capacity_per_s(self.setup) for of in (band.high, band.low))
-        return (*self.run.capacity_per_s, *ends)
+        least, most = (
+            [self.question.scaled(of, draw).capacity_per_s(self.setup) for draw in range(DRAWS)]
+            for of in (band.high, band.low)
+        )
+        return (*self.run.capacity_per_s, min(least), max(most))
 
 
 def _limit(rows: Sequence[Row]) -> tuple[float, Plan]:
     """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan.
 
-    The best at the rate asked for is looked at, and the best that forms no batches: these pay at high loads alone.
+    Of each division into replicas the best is looked at, and the best that forms no batches: these pay at high loads.
     """
     best = 0.0, rows[0].run.plan
-    for run, question, setup in (
-        next((row for row in rows if row.run.plan.max_batch == 1), rows[0]),
-        rows[0],
-    ):
+    first: dict[tuple[str, bool], Row] = {}
+    for row in rows:
+        first.setdefault((row.run.plan.replicas, row.run.plan.max_batch == 1), row)
+    for run, question, setup in first.values():
         has_slo = run.attainment is not None
         rate = question.capacity_per_s(setup, best[0]) if has_slo else run.ceiling_per_s
         best = (rate, run.plan) if rate > best[0] else best
@@ -260,9 +284,9 @@ def _look_closer(found: Serving, rate: float) -> None:
         raise InputError("`duration` is too short: no request is counted")
     setup = next(setup for plan, setup in question.plans(best.plan.gpus) if plan == best.plan)
     found.outcomes[0] = replace(best, log=question.run(best.plan, setup, rate, recorded=True).log)
-    if found.options.arrivals.startswith("closed"):
-        return
     band = question.band(best.plan)
+    if found.options.arrivals.startswith("closed") or band == Band():
+        return
     found.estimates = tuple(question.scaled(of).run(best.plan, setup, rate) for of in (band.low, band.high))
 
 
@@ -271,7 +295,7 @@ def _dollars(of: Outcome) -> float:
     return of.plan.gpus * (1.0 if of.price_per_gpu_hour is None else of.price_per_gpu_hour)
 
 
-def rank(of: Outcome, options: ServingOptions) -> tuple[float, ...]:
+def rank(of: Outcome, options: ServingOptions, *, cheapest: bool = False) -> tuple[float, ...]:
     """Return the key by which plans are ranked: those that hold first; the rest by the share that does."""
     misses = 0.0 if of.holds(options.slo_share) else 1 - (of.attainment or 0.0)
     if options.capacity and options.rate is None:
@@ -279,4 +303,4 @@ def rank(of: Outcome, options: ServingOptions) -> tuple[float, ...]:
     cost = of.dollars_per_1000 if of.dollars_per_1000 is not None else of.gpu_s_per_request
     if options.arrivals.startswith("closed"):
         return misses, -of.completed_per_s
-    return misses, *((cost,) if options.objective == "cost" else ()), of.percentile_s(99)
+    return misses, *((cost,) if cheapest or options.objective == "cost" else ()), of.percentile_s(99)

@@ -15,7 +15,7 @@ from sim.serving.load import Kind, Trace
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question, Site, simulated_site, tabled_site
 from sim.serving.service import Asked, at_shape, frames_of, read_service
-from strategies.policy import AnyPolicy, Shape
+from strategies.policy import AnyPolicy, ElasticPolicy, Shape
 from strategies.registry import policies
 from strategies.sampling_scenario import SamplingScenario
 
@@ -42,15 +42,20 @@ def ask(
         InfeasibleError: no plan fits.
     """
     several = given if isinstance(given, list | tuple) else (given,)
-    chosen = [policy for item in several for policy in _policies(item)]
+    chosen = list(dict.fromkeys(policy for item in several for policy in _policies(item)))
     counts = _counts(gpus, [of.scenario for of in asked], options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
     if asked:
-        sites, usual = _simulated_sites(asked, options, max(counts))
+        elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
+        sites, usual = _simulated_sites(asked, options, max(counts), elastic)
         scenario = asked[0].scenario
         where = f"{fleet} of {', '.join(site.name for site in sites)}, stack {scenario.stack.name}"
         title = f"{scenario.model.title}, serving on {where}"
     else:
+        if options.pools is not None:
+            raise InputError(
+                "`pools` needs seconds of each stage, which the table of `service` does not have"
+            )
         table = read_service(Path(str(options.service)))
         sites, usual = [tabled_site(table)], next(iter(table.rows))[1]
         title = f"{table.source}, serving on {fleet}"
@@ -61,7 +66,9 @@ def ask(
     return Serving(title, [Question(site, options, chosen, kinds, trace, counts) for site in sites])
 
 
-def _simulated_sites(asked: Sequence[Asked], options: ServingOptions, most: int) -> tuple[list[Site], Shape]:
+def _simulated_sites(
+    asked: Sequence[Asked], options: ServingOptions, most: int, elastic: bool
+) -> tuple[list[Site], Shape]:
     """Return a site for each cluster, with the fastest samplers where most work is, and the usual shape."""
     scenario = asked[0].scenario
     workload = scenario.workload
@@ -74,7 +81,9 @@ def _simulated_sites(asked: Sequence[Asked], options: ServingOptions, most: int)
         except InputError as error:
             raise InputError(f"{options.requests or options.mix}: {error.message}") from None
     heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
-    return [simulated_site(of, heaviest, _degrees(of.scenario, options, most)) for of in asked], usual
+    return [
+        simulated_site(of, heaviest, _degrees(of.scenario, options, most, elastic)) for of in asked
+    ], usual
 
 
 def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
@@ -140,14 +149,12 @@ def _taken(options: ServingOptions) -> dict[str, int]:
     return {text: sum(replicas_of(text)) for text in (options.replicas or "").split(",") if text}
 
 
-def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int) -> list[int]:
+def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int, elastic: bool) -> list[int]:
     """Return the numbers of GPUs that a replica may have: powers of two of a node, or those asked for."""
-    if options.replicas is not None:
-        sizes = sorted({of for text in options.replicas.split(",") for of in replicas_of(text)})
-        if odd := [of for of in sizes if of.bit_count() > 1]:
-            raise wrong("replicas", f"has replicas of {odd[0]} GPUs, must be a power of two")
-        return sizes
-    if options.pools is not None:
-        return [1]
     most = min(most, scenario.cluster.devices_per_node)
-    return [2**k for k in range(most.bit_length())]
+    every = {2**k for k in range(most.bit_length())}
+    given = {of for text in (options.replicas or "").split(",") if text for of in replicas_of(text)}
+    if odd := [of for of in sorted(given) if of.bit_count() > 1]:
+        raise wrong("replicas", f"has replicas of {odd[0]} GPUs, must be a power of two")
+    given |= {1} if options.pools is not None else set()
+    return sorted(given | every if elastic or not given else given)

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -127,9 +128,11 @@ def read_trace(path: Path, slo: float | str | None, alone: Alone) -> tuple[tuple
         raise InputError(f"{path}: must have at least 2 requests")
     if latencies and len(latencies) != len(order):
         raise InputError(f"{path}: latency_s: must be given for every request or for none")
-    shares = [order.count(kind) / len(order) for kind in range(len(kinds))]
+    counts = Counter(order)
+    shares = [counts[kind] / len(order) for kind in range(len(kinds))]
     every = tuple(Kind(share, *kind) for share, kind in zip(shares, kinds, strict=True))
-    return every, Trace(tuple(arrivals), tuple(order), tuple(latencies))
+    since_first_s = tuple(arrival_s - arrivals[0] for arrival_s in arrivals)
+    return every, Trace(since_first_s, tuple(order), tuple(latencies))
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:

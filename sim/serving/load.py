@@ -1,7 +1,7 @@
 """Load: requests with their arrivals, shapes and SLOs, drawn from a seed or read from a trace."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -25,7 +25,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests as they arrived: seconds, the index of each one's kind, and the seconds it took, where that is known."""
+    """Requests as they arrived, the first at 0: seconds, the index of each one's kind, and, if known, its seconds."""
 
     arrival_s: tuple[float, ...]
     kind: tuple[int, ...]
@@ -34,8 +34,7 @@ class Trace:
     @property
     def rate_per_s(self) -> float:
         """Mean arrivals a second."""
-        span_s = self.arrival_s[-1] - self.arrival_s[0]
-        return (len(self.arrival_s) - 1) / span_s if span_s else inf
+        return (len(self.arrival_s) - 1) / (self.arrival_s[-1] or 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,6 @@ class Load:
     arrivals: str = "poisson"
     seed: int = 0
     trace: Trace | None = None
-
-    def at(self, rate_per_s: float) -> "Load":
-        """The same requests at another rate: gaps are stretched, and as many arrive."""
-        return replace(self, rate_per_s=rate_per_s, duration_s=self.duration_s * self.rate_per_s / rate_per_s)
 
     @property
     def clients(self) -> int:
@@ -105,7 +100,7 @@ class Load:
     def _variation(self) -> float:
         """Return the coefficient of variation of the gaps between arrivals."""
         kind, _, number = self.arrivals.partition(":")
-        return {"poisson": 1.0, "uniform": 0.0}.get(kind, float(number or 1))
+        return float(number) if kind == "gamma" else float(kind == "poisson")
 
     def _gaps(self, draw: np.random.Generator, count: int) -> np.ndarray:
         """Return gaps between arrivals with a mean of 1."""

@@ -1,5 +1,6 @@
 """Options of serving: each is declared once; its flag, check and help follow."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,8 +94,9 @@ class ServingOptions:
             raise wrong(
                 other, f"is given, but the clients of `arrivals` {self.arrivals} set the rate themselves"
             )
-        if self.capacity and self.slo is None and self.mix is None:
-            raise InputError("`capacity` asks for the highest rate under an SLO: give `slo`")
+        if self.requests is not None and (self.arrivals != "poisson" or self.duration is not None):
+            other = "duration" if self.arrivals == "poisson" else "arrivals"
+            raise wrong(other, "is given, but `requests` says when they arrive")
         if not (closed or self.capacity or self.rate is not None or self.requests is not None):
             raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
 
@@ -129,10 +131,9 @@ def span_of(name: str, value: Any) -> tuple[float, float]:  # noqa: ANN401
     Raises:
         InputError: it is neither.
     """
-    spans = isinstance(value, str) and not value.startswith("-")
-    low, dash, high = value.partition("-") if spans else (value, "", "")
-    first = positive(name, low)
-    last = positive(name, high) if dash else first
+    parts = re.fullmatch(r"([^-]+?)-(.+)", re.sub(r"[eE]-", "e~", value)) if isinstance(value, str) else None
+    low, high = (part.replace("~", "-") for part in parts.groups()) if parts else (value, value)
+    first, last = positive(name, low), positive(name, high)
     if last < first:
         raise wrong(name, f"is {shown(value)}, must go from the lower to the higher")
     return first, last

@@ -118,12 +118,13 @@ class Outcome:
         low, high = (
             self.percentile_s(float(at)) for at in np.clip((99 - 100 * share, 99 + 100 * share), 0, 100)
         )
-        return max(0.0, min(low, p99 - seconds)), max(high, p99 + seconds)
+        return max(float(self.latencies_s.min()), min(low, p99 - seconds)), max(high, p99 + seconds)
 
     @property
     def gpu_s_per_request(self) -> float:
         """GPU-seconds that are paid for a request, idle ones too."""
-        return self.plan.gpus / self.completed_per_s if self.completed_per_s else inf
+        per_s = self.rate_per_s if self.keeps_up else self.completed_per_s
+        return self.plan.gpus / per_s if per_s else inf
 
     @property
     def dollars_per_1000(self) -> float | None:

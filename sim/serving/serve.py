@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from math import ceil, inf
 from typing import Any, Final
 
@@ -143,31 +144,31 @@ class Question:
 
     def _pools(self, gpus: int, policy: AnyPolicy) -> Iterator[tuple[str, tuple[Pool, ...]]]:
         """Yield the ways to divide GPUs into replicas, with their names."""
-        if self.options.pools is not None:
-            stages = pools_of(self.options.pools)
-            sizes = replicas_of(self.options.replicas) if self.options.replicas else (1,) * stages["denoiser"]
-            if sum(sizes) != stages["denoiser"]:
-                raise wrong(
-                    "replicas", f"has {sum(sizes)} GPUs, but `pools` gives denoiser {stages['denoiser']}"
-                )
-            pools = (
-                Pool(sizes if name == "denoiser" else (1,) * n, POOLS[name]) for name, n in stages.items()
-            )
-            yield named(sizes), tuple(pools)
-            return
-        if isinstance(policy, ElasticPolicy):
-            node = min(self.site.per_node, gpus)
-            sizes = (node,) * (gpus // node) + ((gpus % node,) if gpus % node else ())
-            yield f"{gpus} elastic", (Pool(sizes),)
-            return
-        if self.options.replicas is not None:
-            for text in self.options.replicas.split(","):
-                sizes = replicas_of(text)
-                yield named(sizes), (Pool(sizes),)
-            return
-        for degree in self.site.degrees:
-            if count := gpus // degree:
-                yield f"{count}x{degree}", (Pool((degree,) * count),)
+        options, elastic = self.options, isinstance(policy, ElasticPolicy)
+        if options.pools is not None:
+            stages = pools_of(options.pools)
+            there = stages["denoiser"]
+            sizes = replicas_of(options.replicas) if options.replicas and not elastic else (1,) * there
+            if sum(sizes) != there:
+                raise wrong("replicas", f"has {sum(sizes)} GPUs, but `pools` gives denoiser {there}")
+            sizes = self._nodes(there) if elastic else sizes
+            of_stage = {name: (1,) * number for name, number in stages.items()} | {"denoiser": sizes}
+            name = f"{there} elastic" if elastic else named(sizes)
+            yield name, tuple(Pool(replicas, POOLS[stage]) for stage, replicas in of_stage.items())
+        elif elastic:
+            yield f"{gpus} elastic", (Pool(self._nodes(gpus)),)
+        elif options.replicas is not None:
+            for text in options.replicas.split(","):
+                yield named(replicas_of(text)), (Pool(replicas_of(text)),)
+        else:
+            for degree in self.site.degrees:
+                if count := gpus // degree:
+                    yield f"{count}x{degree}", (Pool((degree,) * count),)
+
+    def _nodes(self, gpus: int) -> tuple[int, ...]:
+        """Return the GPUs of each node of so many."""
+        node = min(self.site.per_node, gpus)
+        return (node,) * (gpus // node) + ((gpus % node,) if gpus % node else ())
 
     @property
     def caps(self) -> Sequence[int]:
@@ -185,7 +186,10 @@ class Question:
         degree = max((of for of in self.site.degrees if of <= degree), default=degree)
         sampler, parameters = self.site.samplers[degree]
         pools = pools_of(self.options.pools) if self.options.pools else {}
-        policy = setup.policy.name
+        usual = {name: of.default for name, of in signature(type(setup.policy)).parameters.items()}
+        values = {name: getattr(setup.policy, name) for name in usual}
+        changed = [f"{name} {value}" for name, value in values.items() if value != usual[name]]
+        policy = " ".join([setup.policy.name, *changed])
         return Plan(
             name, self.site.name, setup.gpus, sampler, parameters, policy, setup.max_batch, pools, degree
         )
@@ -199,13 +203,17 @@ class Question:
             for gpus in pool.replicas:
                 sizes = [of for of in setup.degrees if of <= gpus] if elastic else [gpus]
                 mean_s = sum(
-                    kind.share
-                    * min(self._least_s(of, kind.shape, setup.max_batch, pool.parts) * of for of in sizes)
+                    kind.share * min((self._gpu_s(of, kind, setup, pool) for of in sizes), default=inf)
                     for kind in self.kinds
                 )
+                if mean_s == inf:
+                    return 0.0
                 rate += gpus / mean_s
             rates.append(rate)
         return min(rates)
+
+    def _gpu_s(self, gpus: int, kind: Kind, setup: Setup, pool: Pool) -> float:
+        return gpus * self._least_s(gpus, kind.shape, setup.max_batch, pool.parts)
 
     def _least_s(self, gpus: int, shape: Shape, cap: int, parts: tuple[str, ...]) -> float:
         """Return the least seconds of a replica for a request, in the best batch up to a cap."""
@@ -241,7 +249,8 @@ class Question:
         """Run a plan at a rate."""
         load = self.load(rate_per_s, setup)
         log = self._replay(setup, load, load.jobs(), recorded=recorded).run()
-        reached = len(log.jobs) / max(load.duration_s, 1e-12) if load.clients else rate_per_s
+        done = sum(job.end_s <= load.duration_s for job in log.jobs)
+        reached = done / max(load.duration_s, 1e-12) if load.clients else rate_per_s
         return outcome_of(
             plan,
             log,
@@ -294,9 +303,10 @@ class Question:
             low, high = (middle, high) if self.holds(setup, middle) else (low, middle)
         return low
 
-    def scaled(self, factor: float) -> "Question":
-        """The same question where everything takes so many times as long."""
-        return replace(self, scale=self.scale * factor, _memory=self._memory)
+    def scaled(self, factor: float, draw: int = 0) -> "Question":
+        """The same question where everything takes so many times as long, or with another draw of the requests."""
+        options = replace(self.options, seed=self.options.seed + draw)
+        return replace(self, options=options, scale=self.scale * factor, _memory=self._memory)
 
     def band(self, plan: Plan) -> Band:
         """Factors on the service times of a plan between which eight of ten measured ones lie."""
@@ -333,10 +343,16 @@ class Question:
         """Return the plan on exactly so many GPUs with the degree, policy and cap of another."""
         key = "like", gpus
         if key not in self._memory:
-            made = {(kin(plan), setup.gpus): (plan, setup) for plan, setup in self.plans(gpus)}
+            made = {(self._kin(plan), setup.gpus): (plan, setup) for plan, setup in self.plans(gpus)}
             self._memory[key] = made
         of: Mapping[Any, tuple[Plan, Setup]] = self._memory[key]
-        return of.get((kin(like), gpus))
+        return of.get((self._kin(like), gpus))
+
+    def _kin(self, plan: Plan) -> tuple[str, str, int]:
+        """Return what plans of one degree, policy and cap have in common, on however many GPUs."""
+        given = self.options.replicas is not None or self.options.pools is not None
+        size = plan.replicas if given else plan.replicas.rpartition("x")[2].rpartition(" ")[2]
+        return size, plan.policy, plan.max_batch
 
     def fewest_bound(self, rate_per_s: float) -> int:
         """GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""
@@ -349,12 +365,9 @@ class Question:
             )
             for kind in self.kinds
         )
+        if least_gpu_s == inf:
+            raise InfeasibleError(f"no replica fits: {'; '.join(self.site.impossible)}")
         return max(1, ceil(rate_per_s * least_gpu_s))
-
-
-def kin(plan: Plan) -> tuple[str, str, int]:
-    """Return what plans of one degree, policy and cap have in common, on however many GPUs."""
-    return plan.replicas.rpartition("x")[2].rpartition(" ")[2], plan.policy, plan.max_batch
 
 
 def named(sizes: Sequence[int]) -> str:

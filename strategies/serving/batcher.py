@@ -16,10 +16,9 @@ class Batcher(Policy):
     work_conserving = False
 
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | float:
-        """The first request and those of its shape, as many as the cap allows."""
-        first = queue[0]
-        jobs = [job for job in queue if job.shape == first.shape][: fleet.max_batch]
-        due_s = first.ready_s + fleet.batch_wait_s
-        if len(jobs) < fleet.max_batch and fleet.now < due_s:
-            return due_s
-        return Run(jobs, first.steps_left)
+        """The first shape of which a batch is full, or of which a request has waited long enough."""
+        for shape in dict.fromkeys(job.shape for job in queue):
+            jobs = [job for job in queue if job.shape == shape][: fleet.max_batch]
+            if len(jobs) == fleet.max_batch or fleet.now >= jobs[0].ready_s + fleet.batch_wait_s:
+                return Run(jobs, jobs[0].steps_left)
+        return queue[0].ready_s + fleet.batch_wait_s

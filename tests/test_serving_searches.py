@@ -1,0 +1,102 @@
+"""What is searched and drawn for serving: capacities, warm-up, estimates, costs, arrivals, traces and hand-overs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sim
+from profiles.errors import InputError
+from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.load import Kind, Load, Trace
+from sim.serving.service import Tabled
+from strategies.policy import Shape, Times
+from strategies.serving.fcfs import FirstComeFirstServed
+
+SHAPE = Shape(1024, 1024, 1, 20)
+TABLE = "height,width,frames,steps,gpus,batch,seconds\n1024,1024,1,20,1,1,4\n1024,1024,1,20,2,1,2.2\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "service.csv"
+    path.write_text(TABLE)
+    return str(path)
+
+
+def ask(table, **options):
+    return sim.serve(service=table, policy="fcfs", **options)
+
+
+def test_a_capacity_holds_the_slo_and_five_per_cent_more_does_not(table):
+    best = ask(table, gpus=2, capacity=True, slo=9).best
+    (rate, low, high) = best.capacity_per_s
+    assert low <= rate <= high
+    assert ask(table, gpus=2, rate=rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
+    assert not ask(table, gpus=2, rate=1.05 * rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
+
+
+def test_nine_tenths_of_the_duration_are_counted(table):
+    best = ask(table, gpus=2, rate=0.2, duration=5000.0, arrivals="uniform").best
+    assert len(best.latencies_s) == pytest.approx(900, abs=1)
+
+
+def test_what_takes_longer_holds_a_lower_rate(table):
+    question = ask(table, gpus=2, rate=0.2, slo=9).question
+    setup = next(setup for _, setup in question.plans(2))
+    slower = question.scaled(1.5)
+    assert slower.capacity_per_s(setup) < question.capacity_per_s(setup)
+    assert slower.ceiling_per_s(setup) == pytest.approx(question.ceiling_per_s(setup) / 1.5)
+
+
+def test_gaps_have_the_coefficient_of_variation_asked_for():
+    for arrivals, variation in (("poisson", 1.0), ("gamma:3", 3.0), ("uniform", 0.0)):
+        load = Load((Kind(1.0, SHAPE),), 1.0, 40_000.0, arrivals)
+        gaps = np.diff([job.arrival_s for job in load.jobs()])
+        assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05, abs=1e-9)
+
+
+def test_another_rate_stretches_a_trace():
+    trace = Trace((0.0, 1.0, 4.0), (0, 0, 0))
+    load = Load((Kind(1.0, SHAPE),), trace.rate_per_s, 4.0, trace=trace)
+    assert [job.arrival_s for job in replace(load, rate_per_s=2 * trace.rate_per_s).jobs()] == [0.0, 0.5, 2.0]
+
+
+def test_an_slo_in_times_is_of_a_request_alone_on_the_fewest_gpus(table):
+    assert ask(table, gpus=2, rate=0.1, slo="3x").question.kinds[0].slo_s == pytest.approx(12.0)
+
+
+def test_a_fleet_that_is_cheaper_goes_first_where_cost_is_ranked_by(table, tmp_path):
+    costs = [of.gpu_s_per_request for of in ask(table, gpus=2, rate=0.6, objective="cost").outcomes]
+    assert costs == sorted(costs)
+    priced = ask(table, gpus=2, rate=0.1, price=3.6).best
+    assert priced.dollars_per_1000 == pytest.approx(2 / 0.1)
+
+
+def test_requests_that_move_between_pools_wait_for_the_hand_over():
+    class Slow(Tabled):
+        def times(self, gpus, shape, batch=1):
+            return Times(1.0, 0.1, 3.0)
+
+        def handover_s(self, gpus, shape):
+            return 0.5
+
+    pools = tuple(Pool((1,), (part,)) for part in ("encode", "denoise", "decode"))
+    first = FirstComeFirstServed()
+    requests = Load((Kind(1.0, SHAPE),), 1.0, 2.0, "uniform").jobs()
+    (job,) = Replay(Setup(pools, first), requests, Slow({}, ""), first).run().jobs
+    assert job.end_s - job.arrival_s == pytest.approx(1.0 + 0.5 + 2.0 + 0.5 + 3.0)
+
+
+def test_an_slo_that_too_many_requests_miss_even_alone_is_refused_with_their_time(table):
+    with pytest.raises(InputError, match=r"takes 2.2 s alone"):
+        ask(table, gpus=2, capacity=True, slo=2)
+
+
+def test_a_trace_may_start_at_any_second(table, tmp_path):
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"{1e6 + 10 * k},1024,1024,1,20\n" for k in range(30))
+    path.write_text("arrival_s,height,width,frames,steps\n" + rows)
+    best = ask(table, gpus=1, requests=str(path), slo=9).best
+    assert best.attainment == 1.0
+    assert best.use == pytest.approx(0.4, abs=0.02)
