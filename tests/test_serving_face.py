@@ -161,6 +161,13 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
         ),
         ("--rate 1 --duration 0.01", "--duration is too short: no request is counted"),
         ("--rate 1 --gpus 0", "--gpus is '0', must be from 1 to 4096"),
+        ("--rate 1 --gpus 4-1", "--gpus is '4-1', must go from the lower to the higher"),
+        (
+            "--rate 1 --policy elastic --dispatch round-robin",
+            "--dispatch is round-robin, but an elastic policy",
+        ),
+        ("--rate 1 --gpus 3 --pools encoder=1,denoiser=1,decoder=1", "--pools needs seconds of each stage"),
+        ("--requests trace.csv --duration 9", "--duration is given, but --requests says when they arrive"),
         ("--rate 1 --policy best", "unknown policy 'best'; choose from "),
         ("--rate 1 --max-batch 3 --gpus 1", "service.csv: has no row of height 1024"),
         ("--rate 1 --gpus 1 --replicas 1x2", "--gpus is 1, but 1x2 takes 2"),

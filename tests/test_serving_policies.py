@@ -322,3 +322,17 @@ def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
         InputError, match="policy never leaves requests waiting on idle GPUs for ever: 2 of 2"
     ):
         replay(Never(), [request(0, 1), request(1, 1)])
+
+
+@pytest.mark.parametrize(
+    "chosen", [lambda queue: Run((), 1), lambda queue: Run(queue, 0), lambda queue: Run(queue * 2, 1)]
+)
+def test_a_policy_that_runs_nothing_or_what_does_not_wait_is_refused(chosen):
+    class Wrong(Policy):
+        name, summary = "wrong", "runs what cannot be run"
+
+        def start(self, queue, replica, fleet):
+            return chosen(queue)
+
+    with pytest.raises(InputError, match=r"policy wrong chose . steps of"):
+        replay(Wrong(), [request(0, 1)])

@@ -45,8 +45,10 @@ def ask(
     chosen = list(dict.fromkeys(policy for item in several for policy in _policies(item)))
     counts = _counts(gpus, [of.scenario for of in asked], options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
+    elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
+    if elastic and options.dispatch != "shared":
+        raise wrong("dispatch", f"is {options.dispatch}, but an elastic policy has one queue for all GPUs")
     if asked:
-        elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
         sites, usual = _simulated_sites(asked, options, max(counts), elastic)
         scenario = asked[0].scenario
         where = f"{fleet} of {', '.join(site.name for site in sites)}, stack {scenario.stack.name}"
@@ -131,6 +133,8 @@ def _counts(
         low, dash, high = gpus.partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
             raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
+        if high and int(high) < int(low):
+            raise wrong("gpus", f"is {shown(gpus)}, must go from the lower to the higher")
         counts = range(int(low), int(high or low) + 1)
     else:
         counts = tuple(gpus) if isinstance(gpus, Iterable) else (gpus,)

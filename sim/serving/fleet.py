@@ -162,6 +162,20 @@ class _Station:
         decode_s = self.times(gpus, first.shape, ending).decode_s if ending else 0.0
         return encode_s + run.steps * times.step_s + decode_s
 
+    def take(self, run: Run, queue: list[Job]) -> None:
+        """Take the requests of a run out of a queue.
+
+        Raises:
+            InputError: the policy chose no steps, or requests that do not wait.
+        """
+        steps, left = run.steps, len(queue) - len(run.jobs)
+        for job in run.jobs if steps > 0 else ():
+            if job in queue:
+                queue.remove(job)
+        if not run.jobs or len(queue) != left:
+            words = f"chose {steps} steps of {len(run.jobs)} requests, must be at least one of some that wait"
+            raise InputError(f"`policy` {self.policy.name} {words}")
+
     def begin(self, run: Run, place: object, gpus: Sequence[int]) -> simpy.Event:
         """Start a run; return the event of its end, until which requests that move there are waited for."""
         moved = any(job.place not in (None, place) for job in run.jobs)
@@ -242,8 +256,7 @@ class _Fixed(_Station):
                 return
             chosen = self.policy.start(queue, replica, self)
             if isinstance(chosen, Run):
-                for job in chosen.jobs:
-                    queue.remove(job)
+                self.take(chosen, queue)
                 idle.remove(replica)
                 end = self.begin(chosen, replica, self.gpus[replica.number])
                 end.callbacks.append(partial(self._end, chosen, replica, at))
@@ -335,8 +348,7 @@ class _Elastic(_Station):
             if block is None and self.policy.strict:
                 break
             if block is not None:
-                for job in run.jobs:
-                    self.queue.remove(job)
+                self.take(run, self.queue)
                 self.running += 1
                 now = self._narrowed(run, len(block))
                 self.begin(now, block, block).callbacks.append(partial(self._end, now, block))
