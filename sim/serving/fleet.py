@@ -221,7 +221,6 @@ class _Fixed(_Station):
         self.dispatch = setup.dispatch
         self.queues: list[list[Job]] = [[]] if shared else [[] for _ in self.replicas]
         self.idle: list[list[Replica]] = [[*self.replicas]] if shared else [[of] for of in self.replicas]
-        self.queue_of = [0 if shared else k for k in range(len(self.replicas))]
         self.loads = [0] * len(self.queues)
         self.turn = count()
         self.ranked = type(self.policy).rank is not Policy.rank
