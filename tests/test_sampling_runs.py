@@ -90,7 +90,7 @@ def doubled(value):
             return [(group, 2 * size, *rest) for group, size, *rest in value]
         case dict():
             return {key: doubled(part) for key, part in value.items()}
-    return replace(value, summed_bytes=2 * value.summed_bytes)
+    return value._replace(summed_bytes=2 * value.summed_bytes)
 
 
 def test_a_byte_product_that_is_wrong_turns_a_run_red(ran):
