@@ -15,7 +15,7 @@ def fastest_s(job: Job, fleet: Fleet, steps: int = 0) -> float:
     )
 
 
-def thriftiest(job: Job, fleet: Fleet, within_s: float = inf, step_s: float = inf) -> int:
+def least_gpu_seconds(job: Job, fleet: Fleet, within_s: float = inf, step_s: float = inf) -> int:
     """GPUs that take the fewest GPU-seconds for the rest, where it and each step are in time; else the fastest."""
     left = [(fleet.left_s(gpus, job), gpus, times.step_s) for gpus, times in fleet.choices(job.shape).items()]
     held = [

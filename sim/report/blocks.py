@@ -2,6 +2,7 @@
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
@@ -234,3 +235,25 @@ def _html_of(block: Block) -> str:
 def _cell(kind: str, words: str, look: str) -> str:
     """Return a cell; line breaks stay."""
     return f"<{kind}{look}>{escape(words).replace(chr(10), '<br>')}</{kind}>"
+
+
+class Panelled(ABC):
+    """An answer that prints itself as a panel."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def panel(self) -> Panel:
+        """The answer as a panel."""
+
+    def __str__(self) -> str:
+        return text(self.panel)
+
+    def _repr_html_(self) -> str:
+        """Return the answer as a table, in a notebook."""
+        return html(self.panel)
+
+    def markdown(self) -> str:
+        """Return the answer as a Markdown list."""
+        return markdown(self.panel)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from profiles.errors import counted, flag_of, flag_value
-from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, markdown, text
+from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import rounded, sample_words
 from sim.report.page import page_text, provenance, write_page
 from sim.report.results import command_of, origin_lines
@@ -26,7 +26,7 @@ TIED: Final = "tie: the draws of requests cannot tell it from 1"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ServingVerdict:
+class ServingVerdict(Panelled):
     """What a fleet gives, best plan first; it prints itself."""
 
     title: str
@@ -37,19 +37,8 @@ class ServingVerdict:
         """The verdict as a panel."""
         return Panel(self.title, self.lines)
 
-    def __str__(self) -> str:
-        return text(self.panel)
-
     def __repr__(self) -> str:
         return f"<ServingVerdict: {self.title}>"
-
-    def _repr_html_(self) -> str:
-        """Return the verdict as a table, in a notebook."""
-        return html(self.panel)
-
-    def markdown(self) -> str:
-        """Return the verdict as a Markdown list."""
-        return markdown(self.panel)
 
 
 def verdict_of_serving(serving: Serving) -> ServingVerdict:

@@ -14,7 +14,7 @@ from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
-from sim.report.blocks import Line, Panel, html, markdown, text
+from sim.report.blocks import Line, Panel, Panelled
 from sim.report.changes import Change, changes_asked, fastest_of, swept
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import duration, sample_words
@@ -96,7 +96,7 @@ RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Verdict:
+class Verdict(Panelled):
     """The answer of a sweep; it prints itself.
 
     Attributes:
@@ -264,19 +264,8 @@ class Verdict:
         """The verdict as a panel."""
         return Panel(self.title, self.lines)
 
-    def __str__(self) -> str:
-        return text(self.panel)
-
     def __repr__(self) -> str:
         return f"<Verdict: {self.best.strategy}, {self.title}>"
-
-    def _repr_html_(self) -> str:
-        """Return the verdict as a table, in a notebook."""
-        return html(self.panel)
-
-    def markdown(self) -> str:
-        """Return the verdict as a Markdown list."""
-        return markdown(self.panel)
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict under public keys; seconds, bytes and shares."""
@@ -322,7 +311,7 @@ OPTIONAL: Final = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NoVerdict:
+class NoVerdict(Panelled):
     """In place of a verdict where nothing recommended fits: false, and prints missing memory and fixes."""
 
     sweep: Sweep
@@ -340,10 +329,6 @@ class NoVerdict:
     def panel(self) -> Panel:
         """The same as a panel."""
         return Panel(self.sweep.title, [("", str(self))])
-
-    def _repr_html_(self) -> str:
-        """Return the same, in a notebook."""
-        return html(self.panel)
 
 
 def _short(result: Result) -> dict[str, Any]:

@@ -16,9 +16,6 @@ from strategies.policy import ElasticPolicy, Job, Policy, Replica, Run, Shape, T
 
 PARTS: Final = ("encode", "denoise", "decode")
 """Parts of a request, in the order in which they run."""
-SET_UP_S: Final = 0.0
-"""Seconds to set up the groups of a request whose GPUs change: none, an assumption. All groups of neighbours (15 in a
-node of 8 GPUs) are taken to be made when the fleet starts, as TetriServe (arXiv 2510.01565) says that it does."""
 
 
 class Service(Protocol):
@@ -98,7 +95,7 @@ class TooManyMissedError(Exception):
 class _Station:
     """A pool at work; the ``Fleet`` of its policy."""
 
-    def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
+    def __init__(self, replay: "Replay", number: int, setup: Setup) -> None:
         self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
         self.parts = setup.pools[number].parts
         self.whole = self.parts == PARTS
@@ -110,7 +107,6 @@ class _Station:
         self.max_batch = setup.max_batch if denoises else 1
         self.batch_wait_s = setup.batch_wait_s if denoises else 0.0
         self.policy = setup.policy if denoises else replay.in_order
-        self.first_gpu = first_gpu
 
     @property
     def now(self) -> float:
@@ -137,9 +133,13 @@ class _Station:
                 yield gpus, self.times(gpus, shape)
 
     def move_s(self, gpus: int, shape: Shape) -> float:
-        """Seconds until a request that moves to so many GPUs goes on."""
+        """Seconds until a request that moves to so many GPUs goes on: those of its latents.
+
+        Setting up groups takes none, an assumption: all groups of neighbours (15 in a node of 8 GPUs) are taken to be
+        made when the fleet starts, as TetriServe (arXiv 2510.01565) says that it does.
+        """
         if (gpus, shape) not in self.moves:
-            self.moves[gpus, shape] = self.service.handover_s(gpus, shape) + SET_UP_S
+            self.moves[gpus, shape] = self.service.handover_s(gpus, shape)
         return self.moves[gpus, shape]
 
     def left_s(self, gpus: int, job: Job) -> float:
@@ -211,7 +211,7 @@ class _Fixed(_Station):
     policy: Policy
 
     def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
-        super().__init__(replay, number, setup, first_gpu)
+        super().__init__(replay, number, setup)
         starts = [first_gpu]
         for gpus in setup.pools[number].replicas:
             starts.append(starts[-1] + gpus)
@@ -307,7 +307,7 @@ class _Elastic(_Station):
     policy: ElasticPolicy
 
     def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
-        super().__init__(replay, number, setup, first_gpu)
+        super().__init__(replay, number, setup)
         self.nodes: list[_Node] = []
         for size in setup.pools[number].replicas:
             gpus = range(first_gpu, first_gpu + size)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.degrees import thriftiest
+from strategies.degrees import least_gpu_seconds
 from strategies.policy import ElasticPolicy, Fleet, Job, Run
 
 
@@ -23,7 +23,7 @@ class ResolutionSpecific(ElasticPolicy):
         """The first requests whose degrees fit into the idle GPUs, to their end."""
         runs: list[Run] = []
         for job in queue:
-            gpus = thriftiest(job, fleet, job.deadline_s - job.arrival_s)
+            gpus = least_gpu_seconds(job, fleet, job.deadline_s - job.arrival_s)
             if gpus > free:
                 break
             free -= gpus

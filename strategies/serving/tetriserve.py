@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.degrees import fastest_s, least_degrees, steps_of_round, survives, thriftiest, widen
+from strategies.degrees import fastest_s, least_degrees, least_gpu_seconds, steps_of_round, survives, widen
 from strategies.parameters import parameter
 from strategies.policy import ElasticPolicy, Fleet, Job, Run, Shape
 
@@ -14,7 +14,7 @@ class TetriServe(ElasticPolicy):
 
     Its knapsack gives all requests that survive a round the same value, so that the fewest GPUs first are an optimum.
     Assumed: a round is ``steps`` of the slowest shape on its fastest degree, and starts at once where nothing runs;
-    the decoder may outlast it; late requests run in the order of arrival on what is left, thriftily.
+    the decoder may outlast it; late requests run in the order of arrival on what is left, by the fewest GPU-seconds.
     """
 
     name = "tetriserve"
@@ -51,7 +51,9 @@ class TetriServe(ElasticPolicy):
             if not free:
                 break
             keeps = place < len(calm)
-            most = least_degrees(job, fleet)[0] if keeps else thriftiest(job, fleet, step_s=fleet.round_s)
+            most = (
+                least_degrees(job, fleet)[0] if keeps else least_gpu_seconds(job, fleet, step_s=fleet.round_s)
+            )
             sizes = [gpus for gpus in fleet.choices(job.shape) if gpus <= min(most, free)]
             if size := max((gpus for gpus in sizes if not keeps or survives(job, gpus, fleet)), default=0):
                 given[job] = size
