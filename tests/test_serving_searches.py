@@ -66,11 +66,20 @@ def test_an_slo_in_times_is_of_a_request_alone_on_the_fewest_gpus(table):
     assert ask(table, gpus=2, rate=0.1, slo="3x").question.kinds[0].slo_s == pytest.approx(12.0)
 
 
-def test_a_fleet_that_is_cheaper_goes_first_where_cost_is_ranked_by(table, tmp_path):
-    costs = [of.gpu_s_per_request for of in ask(table, gpus=2, rate=0.6, objective="cost").outcomes]
-    assert costs == sorted(costs)
-    priced = ask(table, gpus=2, rate=0.1, price=3.6).best
-    assert priced.dollars_per_1000 == pytest.approx(2 / 0.1)
+def test_a_smaller_fleet_goes_first_where_cost_is_ranked_by(table):
+    plans = {"gpus": 2, "rate": 0.1, "replicas": "2x1,1x1"}
+    assert ask(table, **plans).best.plan.replicas == "2x1"
+    assert ask(table, **plans, objective="cost").best.plan.replicas == "1x1"
+    assert ask(table, gpus=2, rate=0.1, price=3.6).best.dollars_per_1000 == pytest.approx(2 / 0.1)
+
+
+def test_what_a_request_asks_for_does_not_depend_on_when_it_comes():
+    kinds = Kind(0.5, SHAPE), Kind(0.5, SHAPE._replace(steps=10))
+    jobs = list(Load(kinds, 1.0, 10_000.0).jobs())
+    gaps = np.diff([job.arrival_s for job in jobs])
+    small = [job.shape.steps == 10 for job in jobs]
+    for kinds_of in (small[1:], small[:-1]):
+        assert abs(np.corrcoef(gaps, kinds_of)[0, 1]) < 4 / len(gaps) ** 0.5
 
 
 def test_requests_that_move_between_pools_wait_for_the_hand_over():
