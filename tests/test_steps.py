@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from profiles.architectures.components import MeasuredTime
 from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.devices import Device, read_device
@@ -19,7 +18,6 @@ from validate.steps.programme import (
     TrainingStep,
     alone,
     by_rates,
-    read_first_backwards,
     report_gpu,
 )
 
@@ -55,26 +53,6 @@ def test_a_predicted_sampling_step_runs_both_predictions_in_one_batch():
     assert alone(MADE).max_devices == 1
 
 
-def test_the_first_micro_batch_takes_its_own_backward_pass(tmp_path):
-    """Backward 3 ms where gradients are new, 5 ms where they are added up: one pass takes 3, four take 3 + 3 * 5."""
-    model = by_rates(load_model("sd21"))
-    times = tuple(MeasuredTime(i, batch, 0.001, 0.005) for i in range(46) for batch in (1, 2))
-    model = replace(
-        model,
-        components=tuple(
-            replace(part, times=(("made", times),)) if part.name == "unet" else part
-            for part in model.components
-        ),
-    )
-    first = {("unet", i, batch): 0.003 for i in range(46) for batch in (1, 2)}
-    for micro_batches in (1, 4):
-        step = TrainingStep("sd21", micro_batches, micro_batches)
-        later, turned = (step.predict_s(model, MADE, "bfloat16", given) for given in (None, first))
-        assert later - turned == pytest.approx(46 * 0.002)
-        other = step.predict_s(model, replace(MADE, name="other"), "bfloat16", first)
-        assert other == step.predict_s(by_rates(model), MADE, "bfloat16")
-
-
 def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
     first = Programme("cpu", "float32", {"tiny-uvit": (1,)}, steps[:1], warmup=1, rounds=2)
@@ -96,9 +74,6 @@ def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
         "steps-box.json",
         "tiny-uvit",
     ]
-    first_backwards = read_first_backwards(tmp_path / "tiny-uvit", "box")
-    assert len(first_backwards) == len(load_model(str(tmp_path / "tiny-uvit")).components[0].layers)
-    assert read_first_backwards(tmp_path / "tiny-uvit", "other") == {}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

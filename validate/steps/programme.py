@@ -14,23 +14,21 @@ import json
 import sys
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 import torch
 
-from profiles.architectures.components import Component, MeasuredTime
 from profiles.architectures.models import Model, read_model
 from profiles.errors import InputError
-from profiles.files import path_kind, read_rows, read_text
+from profiles.files import path_kind, read_text
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.measuring.counting.component import ModelCount
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
-from profiles.measuring.fitting.layer_times import QUANTILE_COLUMNS
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import RECIPES, draws, update_of
@@ -55,21 +53,6 @@ from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.replicas import DDP
-
-FirstBackwards = Mapping[tuple[str, int, int], float]
-"""Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
-
-
-def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
-    """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
-    path = folder / "quantiles" / f"{device}.csv"
-    rows = read_rows(path, QUANTILE_COLUMNS) if path_kind(path) == "file" else ()
-    return {
-        (row.text("component"), row.integer("index"), row.integer("batch_size")): seconds
-        for row in rows
-        if row.text("quantity") == "backward_first"
-        for seconds in [row.number("p50_ms") * MILLISECOND]
-    }
 
 
 class MeasuredStep(NamedTuple):
@@ -98,15 +81,8 @@ class TrainingStep:
         counted = architecture(self.model, tiny=True)
         return counted.height, counted.width, self.batch // self.micro_batches
 
-    def predict_s(
-        self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
-    ) -> float:
-        """Seconds of the iteration: from measured layers where the model has times on the device, else by its rates.
-
-        Backward passes of a first micro-batch may have been measured apart from later ones.
-        """
-        if first:
-            model = in_turn(model, device.name, first, self.micro_batches)
+    def predict_s(self, model: Model, device: Device, dtype: str) -> float:
+        """Seconds of the iteration: from measured layers where the model has times on the device, else by its rates."""
         workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
         fused = replace(load_stack(), optimizer="fused")  # as ``update_of`` makes it
         scenario = Scenario(model, alone(device), workload, stack=fused)
@@ -160,9 +136,7 @@ class SamplingStep:
         once = architecture(self.model, tiny=True).guidance in ONE_PREDICTION
         return self.height, self.width, 1 if once else 2
 
-    def predict_s(
-        self, model: Model, device: Device, dtype: str = "", first: FirstBackwards | None = None
-    ) -> float:
+    def predict_s(self, model: Model, device: Device, dtype: str = "") -> float:
         """Seconds of the step, which depend on neither optimizer nor backward passes."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
         return steady_step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
@@ -182,22 +156,6 @@ class SamplingStep:
 def alone(device: Device) -> Cluster:
     """A cluster of one device."""
     return replace(load_cluster("ideal"), name=device.name, device=device, devices_per_node=1)
-
-
-def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int) -> Model:
-    """A model whose backward times are the mean over an iteration's micro-batches: one first, later ones."""
-
-    def mean(component: str, time: MeasuredTime) -> MeasuredTime:
-        once = first.get((component, time.layer, time.batch_size), time.backward_s)
-        return replace(time, backward_s=(once + (micro_batches - 1) * time.backward_s) / micro_batches)
-
-    def turned(of: Component) -> Component:
-        times = [
-            (name, [mean(of.name, t) for t in rows] if name == device else rows) for name, rows in of.times
-        ]
-        return replace(of, times=tuple((name, tuple(rows)) for name, rows in times))
-
-    return replace(model, components=tuple(map(turned, model.components)))
 
 
 def by_rates(model: Model) -> Model:
@@ -293,9 +251,8 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
                 measured = step.measure(counted, programme.settings(), clock)
             except InputError as error:
                 note, no_memory = str(error), isinstance(error, OutOfMemoryError)
-        of, first = models[step.model], read_first_backwards(folder / step.model, name)
-        from_layers = step.predict_s(of, device, programme.dtype, first)
-        from_rates = step.predict_s(by_rates(of), device, programme.dtype)
+        of = models[step.model]
+        from_layers, from_rates = (step.predict_s(one, device, programme.dtype) for one in (of, by_rates(of)))
         group = programme.group(step)
         rows.append(StepRow(str(step), group, measured, from_layers, from_rates, note, no_memory))
         kept = [*rows, *(row for row in earlier if row[0] not in {one.step for one in rows})]

@@ -1,7 +1,7 @@
 """Layer times: files of measured times, read back as amounts of work and the seconds that these took.
 
-Beside ``times/<device>.csv``, which a model folder is read with, stand a header of the environment
-(``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
+Beside ``times/<device>.csv``, which a model folder is read with, stands a header of the environment
+(``times/<device>.toml``).
 """
 
 from collections.abc import Iterator
@@ -27,15 +27,9 @@ CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
 """Names of the classes of work: conv, matmul, attention, memory, kernel."""
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
+QUANTITIES: Final = (FORWARD, BACKWARD)
+"""Quantities timed of each layer."""
 UPDATE: Final = "optimizer"
-QUANTITIES: Final = ("forward", "backward_first", "backward_later")
-"""Quantities timed of each layer; the first backward pass of an iteration has no gradients to add to."""
-QUANTILES: Final = (0.1, 0.5, 0.9)
-QUANTILE_COLUMNS: Final = (
-    *TIME_COLUMNS[:3],
-    "quantity",
-    *(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES),
-)
 LAUNCHES: Final = 1e6
 
 

@@ -1,7 +1,7 @@
 """Measuring: every layer of one component in place, during real passes of the whole component.
 
-Each round runs a first backward pass, whose gradients are new, a later one, whose gradients are added to those,
-and a pass without marks, to check the sum of the layers.
+Each round runs a pass with marks, and one without, to check the sum of the layers. Gradients are added to those of
+earlier rounds, as in all micro-batches but the first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,20 +19,16 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount
 from profiles.measuring.counting.specs import DTYPES, LayerSpec
-from profiles.measuring.fitting.layer_times import QUANTILES, QUANTITIES
+from profiles.measuring.fitting.layer_times import QUANTITIES
 from profiles.measuring.launching import check_least
 from profiles.measuring.timing import building
 from profiles.measuring.timing.building import draws
 from profiles.measuring.timing.clocks import WALL, Boundaries, Clock, Mark
 from profiles.units import GIB, FloatArray
 
-Pass = tuple[FloatArray, FloatArray]
-"""Seconds forward and backward, of each layer, or of the whole as the only layer."""
 Inputs = Sequence[dict[str, Any]]
 """Inputs of each pass that a sample takes."""
 
-MEDIAN: Final = QUANTILES.index(0.5)
-WHOLE: Final = ("forward", "backward_later")
 WHOLE_LAYER: Final = (LayerSpec("whole", 0, ""),)
 ROOM: Final = 1.2
 """Memory required over what is counted, for temporary tensors and the workspaces of convolutions; an estimate."""
@@ -67,23 +63,18 @@ class Settings:
 
 
 class BatchTimes(NamedTuple):
-    """Times of one component at one batch size, in seconds, by quantity.
+    """Median seconds of one component at one batch size, by quantity.
 
-    ``layers`` have shape (quantiles, layers), 0 where there is no backward pass; ``whole`` is the median of passes
-    without marks.
+    ``layers`` are of each layer, 0 where there is no backward pass; ``whole`` of passes without marks.
     """
 
     batch: int
-    layers: dict[str, FloatArray]
+    layers: dict[str, list[float]]
     whole: dict[str, float]
 
-    def median(self, quantity: str) -> list[float]:
-        """Median of each layer."""
-        return [float(seconds) for seconds in self.layers[quantity][MEDIAN]]
-
     def sum_over_whole(self, quantity: str) -> float:
-        """Sum of the layers' medians over the median of the whole."""
-        return sum_in_order(self.median(quantity)) / self.whole[quantity]
+        """Sum of the layers over the whole."""
+        return sum_in_order(self.layers[quantity]) / self.whole[quantity]
 
 
 class ComponentTimes(NamedTuple):
@@ -182,18 +173,15 @@ def out_of_memory(where: str) -> Iterator[None]:
 
 
 def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTimes:
-    inputs, each = subject.inputs(batch), subject.spec.layers
-    rounds = []
-    for _ in range(settings.warmup + settings.rounds):
-        subject.module.zero_grad(set_to_none=True)
-        rounds.append([_seconds(subject, inputs, layers) for layers in (each, each, WHOLE_LAYER)])
-    kept = zip(*rounds[settings.warmup :], strict=True)
-    first, later, whole = (list(zip(*passes, strict=True)) for passes in kept)
-    seconds = (first[0] + later[0], first[1], later[1])
-    layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, seconds, strict=True)}
-    medians = {name: float(np.median(of)) for name, of in zip(WHOLE, whole, strict=True)}
+    inputs, both = subject.inputs(batch), (subject.spec.layers, WHOLE_LAYER)
+    rounds = [
+        [_seconds(subject, inputs, layers) for layers in both]
+        for _ in range(settings.warmup + settings.rounds)
+    ]
     subject.module.zero_grad(set_to_none=True)
-    return BatchTimes(batch, layers, medians)
+    kept = zip(*rounds[settings.warmup :], strict=True)
+    each, whole = (dict(zip(QUANTITIES, np.median(of, axis=0).tolist(), strict=True)) for of in kept)
+    return BatchTimes(batch, each, {name: seconds for name, (seconds,) in whole.items()})
 
 
 def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]]) -> list[float]:
@@ -210,8 +198,8 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
     return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
 
 
-def _seconds(subject: Subject, inputs: Inputs, layers: Sequence[LayerSpec]) -> Pass:
-    """Forward and backward seconds of each layer, summed over the passes of a sample."""
+def _seconds(subject: Subject, inputs: Inputs, layers: Sequence[LayerSpec]) -> FloatArray:
+    """Forward and backward seconds of each layer, summed over the passes of a sample, shape (2, layers)."""
     passes = []
     for sample in inputs:
         boundaries = Boundaries(subject.module, layers, subject.clock)
@@ -220,8 +208,7 @@ def _seconds(subject: Subject, inputs: Inputs, layers: Sequence[LayerSpec]) -> P
             passes.append((boundaries.forward_s(*marks[:2]), boundaries.backward_s(*marks[2:])))
         finally:
             boundaries.remove()
-    forward, backward = np.sum(passes, axis=0)
-    return forward, backward
+    return np.asarray(np.sum(passes, axis=0))
 
 
 def _run(subject: Subject, inputs: dict[str, Any]) -> list[Mark]:

@@ -24,21 +24,18 @@ from profiles.measuring.counting.folder import folder_texts
 from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
-from profiles.measuring.fitting.layer_times import QUANTILE_COLUMNS, QUANTITIES
+from profiles.measuring.fitting.layer_times import QUANTITIES
 from profiles.measuring.machine import OtherPrograms, disturbance
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
 from profiles.measuring.timing.clocks import WALL, Clock, clock_of
 from profiles.measuring.timing.environment import Value, clocks, device_name, environment
-from profiles.measuring.timing.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure
+from profiles.measuring.timing.passes import BatchTimes, ComponentTimes, Settings, measure
 from profiles.measuring.writing import csv_text, toml_text, write_files
 from profiles.units import MILLISECOND
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
-COLUMNS: Final = (
-    *("component", "batch", "layers", "forward ms", "sum / whole"),
-    *("backward, first", "later", "sum / whole"),
-)
+COLUMNS: Final = ("component", "batch", "layers", "forward ms", "sum / whole", "backward ms", "sum / whole")
 
 
 Files = tuple[Sequence[ConfigFile], ConfigOptions]
@@ -177,11 +174,10 @@ def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     rows = []
     for component in components:
         for batch in component.batches:
-            totals = {name: sum_in_order(batch.median(name)) for name in QUANTITIES}
-            cells = {name: f"{1e3 * total:.2f}" if total else "" for name, total in totals.items()}
-            shares = [f"{batch.sum_over_whole(name):.3f}" if totals[name] else "" for name in WHOLE]
             row = [component.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
-            row += [cells["forward"], shares[0], cells["backward_first"], cells["backward_later"], shares[1]]
+            for name, seconds in batch.layers.items():
+                total = sum_in_order(seconds)
+                row += [f"{1e3 * total:.2f}", f"{batch.sum_over_whole(name):.3f}"] if total else ["", ""]
             rows.append(row)
     return table(title, COLUMNS, rows, left=("component",))
 
@@ -191,16 +187,12 @@ def time_texts(
 ) -> dict[Path, str]:
     """Files of a profile on a device called ``name``, by their path in the model folder."""
     rows: list[list[object]] = []
-    quantiles: list[list[object]] = []
     whole, updates = [], []
     for component in components:
         for batch in component.batches:
             whole.append(_whole(component, batch))
-            columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
+            columns = zip(*batch.layers.values(), strict=True)
             rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
-            for quantity in QUANTITIES:
-                for index, seconds in enumerate(batch.layers[quantity].T):
-                    quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
         if component.optimizer_s is not None:
             update = {"component": component.name, "parameters": component.trained}
             updates.append(
@@ -210,18 +202,14 @@ def time_texts(
     return {
         Path("times") / f"{name}.csv": csv_text(TIME_COLUMNS, rows),
         Path("times") / f"{name}.toml": toml_text(values),
-        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_COLUMNS, quantiles),
     }
 
 
 def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
     values: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
-    parts = list(zip(("forward", "backward"), WHOLE, strict=True))
-    for name, quantity in parts if component.counted.spec.trainable else parts[:1]:
-        values[f"{name}_ms"] = _ms(batch.whole[quantity])
-        values[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
-    if component.counted.spec.trainable:
-        values["backward_first_ms"] = _ms(sum_in_order(batch.median("backward_first")))
+    for name in QUANTITIES if component.counted.spec.trainable else QUANTITIES[:1]:
+        values[f"{name}_ms"] = _ms(batch.whole[name])
+        values[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(name), 4)
     return values
 
 
