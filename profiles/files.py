@@ -273,17 +273,17 @@ class Table(_Values):
                 )
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a CSV file with exactly these columns, in any order."""
+def read_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+    """The rows of a CSV file with these columns, in any order, and perhaps some of the optional ones."""
     reader = csv.reader(read_text(path).splitlines(), strict=True)
     try:
         header = next(reader, [])
-        _check_columns(path, header, columns)
+        _check_columns(path, header, columns, optional)
         rows: list[Row] = []
         for cells in reader:
-            if len(cells) != len(columns):
+            if len(cells) != len(header):
                 where = f"{path}:{reader.line_num}"
-                raise InputError(f"{where}: the row has {len(cells)} cells, must have {len(columns)}")
+                raise InputError(f"{where}: the row has {len(cells)} cells, must have {len(header)}")
             values = dict(zip(header, cells, strict=True))
             rows.append(Row(f"{path}:{reader.line_num}", values))
     except csv.Error as error:
@@ -291,14 +291,16 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
+def _check_columns(
+    path: Path, header: Sequence[str], columns: Sequence[str], optional: Sequence[str]
+) -> None:
     if missing := [column for column in columns if column not in header]:
         raise InputError(f"{path}:1: column {missing[0]} is missing")
-    known = ", ".join(columns)
+    known = *columns, *optional
     if unknown := [
-        column for at, column in enumerate(header) if column not in columns or column in header[:at]
+        column for at, column in enumerate(header) if column not in known or column in header[:at]
     ]:
-        column = unknown[0]
+        meant = near(unknown[0], known)
         raise InputError(
-            f"{path}:1: unknown column {shown(column)}; {near(column, columns)}known here: {known}"
+            f"{path}:1: unknown column {shown(unknown[0])}; {meant}known here: {', '.join(known)}"
         )

@@ -430,7 +430,7 @@ def start_serving(
         given = {"model": model, "cluster": cluster, **options}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
-        return Serving.of(ask([], mine, wanted, gpus))
+        return Serving(*ask([], mine, wanted, gpus))
     if model is None:
         raise InputError("`model` must be given, or `service`, a table of service times")
     if "batch_size" in options:
@@ -447,7 +447,7 @@ def start_serving(
         assert isinstance(scenario, SamplingScenario)
         held = None if request.names is None else tuple(request.names)
         asked.append(Asked(scenario, held, request.parameters, runtime))
-    return Serving.of(ask(asked, mine, wanted, gpus))
+    return Serving(*ask(asked, mine, wanted, gpus))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 
 class Shape(NamedTuple):
@@ -89,37 +89,38 @@ class Run(NamedTuple):
     gpus: int = 0
 
 
-class Fleet(Protocol):
-    """What a policy may ask: the time, and how long things take."""
+class Fleet(ABC):
+    """What a policy may ask: the time, and how long things take.
+
+    Attributes:
+        max_batch: requests that may share a batch.
+        batch_wait_s: seconds that the first of a batch waits for others.
+        degrees: numbers of GPUs on which a request can run, ascending.
+        round_s: seconds of a round; 0 where there are none.
+    """
+
+    max_batch = 1
+    batch_wait_s = 0.0
+    degrees: Sequence[int] = ()
+    round_s = 0.0
 
     @property
-    def max_batch(self) -> int:
-        """Requests that may share a batch."""
-
-    @property
-    def batch_wait_s(self) -> float:
-        """Seconds that the first of a batch waits for others."""
-
-    @property
-    def degrees(self) -> Sequence[int]:
-        """Numbers of GPUs on which a request can run."""
-
-    @property
-    def round_s(self) -> float:
-        """Seconds of a round; 0 where there are none."""
-
-    @property
+    @abstractmethod
     def now(self) -> float:
         """Seconds since the start."""
 
-    def choices(self, shape: Shape) -> Mapping[int, Times]:
-        """Seconds of a request of a shape by degree, the lowest first, where it fits."""
-
+    @abstractmethod
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a batch on so many GPUs."""
+        """Return the seconds of a batch on so many GPUs."""
+
+    @abstractmethod
+    def choices(self, shape: Shape) -> Mapping[int, Times]:
+        """Return the seconds of a request of a shape by degree, the lowest first, where it fits."""
 
     def left_s(self, gpus: int, job: Job) -> float:
-        """Seconds that the rest of a request takes alone on so many GPUs."""
+        """Return the seconds that the rest of a request takes alone on so many GPUs."""
+        times = self.times(gpus, job.shape)
+        return times.encode_s * job.fresh + job.steps_left * times.step_s + times.decode_s
 
 
 Rank = float | tuple[float, ...]

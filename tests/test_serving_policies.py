@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 import sim
 from profiles.errors import InputError
-from sim.serving.fleet import PARTS, Pool, Replay, Setup
+from sim.serving.fleet import PARTS, Pool, Replay, Service, Setup
 from strategies.degrees import least_degrees
 from strategies.policy import ElasticPolicy, Job, Policy, Run, Shape, Times
 from strategies.registry import policies
-from strategies.serving.fcfs import FirstComeFirstServed
 from strategies.serving.tetriserve import TetriServe
 
 SMALL, BIG, WIDE = 1, 2, 3
@@ -27,7 +26,7 @@ STEP_S = {
 
 
 @dataclass(frozen=True)
-class Seconds:
+class Seconds(Service):
     """Seconds of a step by side and GPUs; each further request of a batch adds a share of it."""
 
     more: float = 1.0
@@ -51,7 +50,7 @@ def replay(policy, requests, replicas=(1,), service=None, *, pools=None, **setup
     policy = policies()[policy]() if isinstance(policy, str) else policy
     jobs = [Job(k, at, shape, at + slo_s) for k, (at, shape, slo_s) in enumerate(requests)]
     setup = Setup(pools or (Pool(replicas),), policy, **{"degrees": (1, 2, 4), **setup})
-    return Replay(setup, jobs, service or Seconds(), FirstComeFirstServed(), recorded=True).run()
+    return Replay(setup, jobs, service or Seconds(), recorded=True).run()
 
 
 def ends_s(*arguments, **options):

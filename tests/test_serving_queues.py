@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.fleet import Pool, Replay, Service, Setup
 from sim.serving.load import Kind, Load
-from sim.serving.outcomes import Outcome, Plan
+from sim.serving.outcomes import interval_of_p99
 from strategies.policy import Shape, Times
 from strategies.serving.batcher import Batcher
 from strategies.serving.fcfs import FirstComeFirstServed
@@ -18,7 +18,7 @@ KINDS = (Kind(1.0, SHAPE),)
 REQUESTS = 20_000
 
 
-class Drawn:
+class Drawn(Service):
     """Service of a mean of one second: constant, exponential, or of two sizes."""
 
     def __init__(self, law, seed=7):
@@ -34,10 +34,6 @@ class Drawn:
         """Seconds of a run; whatever its batch."""
         return Times(0.0, float(next(self.left)), 0.0)
 
-    def handover_s(self, gpus, shape):
-        """Nothing moves."""
-        return 0.0
-
 
 def serve(law, rate, servers=1, seed=1, **options):
     """Return the requests in the order of arrival, and the log, of a fleet under Poisson arrivals."""
@@ -45,11 +41,8 @@ def serve(law, rate, servers=1, seed=1, **options):
     policy = Batcher() if batched else FirstComeFirstServed()
     load = Load(KINDS, rate, REQUESTS / rate, seed=seed, **options)
     setup = Setup((Pool((1,) * servers),), policy, **batched)
-    replay = Replay(
-        setup, load.jobs(), Drawn(law), FirstComeFirstServed(),
-        clients=load.clients, until_s=load.duration_s, recorded=True,
-    )  # fmt: skip
-    log_ = replay.run()
+    clients = {"clients": load.clients, "until_s": load.duration_s}
+    log_ = Replay(setup, load.jobs(), Drawn(law), **clients, recorded=True).run()
     return sorted(log_.jobs, key=lambda job: job.number), log_
 
 
@@ -135,9 +128,8 @@ def test_the_interval_of_p99_covers_the_truth_about_as_often_as_it_says(draws=30
     for gap, seconds in zip(gaps, service, strict=True):
         latency = np.maximum(latency - gap, 0.0) + seconds
         rows.append(latency)
-    plan = Plan("1x1", "", 1, "measured", {}, "fcfs", 1)
     covered = 0
     for column in np.array(rows).T:
-        low, high = Outcome(plan, rate, None, column, column > 0, 0.0, 1.0, rate, rate, 1.0).interval_s
+        low, high = interval_of_p99(column)
         covered += low <= log(100) / (1 - rate) <= high
     assert 0.92 <= covered / draws <= 0.99, covered / draws

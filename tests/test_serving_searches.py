@@ -29,8 +29,8 @@ def ask(table, **options):
 
 
 def test_a_capacity_holds_the_slo_and_five_per_cent_more_does_not(table):
-    best = ask(table, gpus=2, capacity=True, slo=9).best
-    (rate, low, high) = best.capacity_per_s
+    serving = ask(table, gpus=2, capacity=True, slo=9)
+    best, rate, (low, high) = serving.best, serving.best.capacity_per_s, serving.ends["capacity_per_s"]
     assert low <= rate <= high
     assert ask(table, gpus=2, rate=rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
     assert not ask(table, gpus=2, rate=1.05 * rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
@@ -43,10 +43,10 @@ def test_nine_tenths_of_the_duration_are_counted(table):
 
 def test_what_takes_longer_holds_a_lower_rate(table):
     question = ask(table, gpus=2, rate=0.2, slo=9).question
-    setup = next(setup for _, setup in question.plans(2))
+    plan = next(question.plans(2))
     slower = question.scaled(1.5)
-    assert slower.capacity_per_s(setup) < question.capacity_per_s(setup)
-    assert slower.ceiling_per_s(setup) == pytest.approx(question.ceiling_per_s(setup) / 1.5)
+    assert slower.capacity_per_s(plan) < question.capacity_per_s(plan)
+    assert slower.ceiling_per_s(plan) == pytest.approx(question.ceiling_per_s(plan) / 1.5)
 
 
 def test_gaps_have_the_coefficient_of_variation_asked_for():
@@ -91,9 +91,8 @@ def test_requests_that_move_between_pools_wait_for_the_hand_over():
             return 0.5
 
     pools = tuple(Pool((1,), (part,)) for part in ("encode", "denoise", "decode"))
-    first = FirstComeFirstServed()
     requests = Load((Kind(1.0, SHAPE),), 1.0, 2.0, "uniform").jobs()
-    (job,) = Replay(Setup(pools, first), requests, Slow({}, ""), first).run().jobs
+    (job,) = Replay(Setup(pools, FirstComeFirstServed()), requests, Slow({}, "")).run().jobs
     assert job.end_s - job.arrival_s == pytest.approx(1.0 + 0.5 + 2.0 + 0.5 + 3.0)
 
 

@@ -1,5 +1,6 @@
 """Serving in words: the verdict on plans, their table, and the page of a report."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -14,8 +15,7 @@ from sim.report.numbers import rounded, sample_words
 from sim.report.page import page_text, provenance, write_page
 from sim.report.results import command_of, origin_lines
 from sim.serving.answers import TOLD, Serving
-from sim.serving.inputs import replicas_of
-from sim.serving.outcomes import Outcome, Plan
+from sim.serving.outcomes import Outcome, Plan, interval_of_p99
 from strategies.registry import policies
 
 MOST_ROWS: Final = 10
@@ -65,20 +65,14 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
 
 def plan_words(plan: Plan, *, named: bool = False) -> str:
     """Return a fleet in words: its replicas, the cluster where that is to be named, and the sampler."""
-    if plan.replicas.endswith("elastic"):
-        parts = [f"{plan.gpus} GPUs, as many for each request as the policy gives, at most {plan.degree}"]
-    else:
-        sizes = replicas_of(plan.replicas)
-        each = (
-            f"{counted(sizes.count(of), 'replica')} of {counted(of, 'GPU')}" for of in dict.fromkeys(sizes)
-        )
-        parts = [" and ".join(each)]
+    replicas = (
+        f"{counted(count, 'replica')} of {counted(of, 'GPU')}" for of, count in Counter(plan.sizes).items()
+    )
+    shared = f"{plan.gpus} GPUs, as many for each request as the policy gives, at most {plan.degree}"
+    parts = [shared if plan.elastic else " and ".join(replicas)]
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
-    parts += [
-        f"{flag_of(key)[2:]} {flag_value(value)}"
-        for key, value in plan.parameters.items()
-        if value is not None
-    ]
+    known = {key: value for key, value in plan.parameters.items() if value is not None}
+    parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
     parts += [f"pools {', '.join(f'{name} {gpus}' for name, gpus in plan.pools.items())}"] * bool(plan.pools)
     return ", ".join(parts)
 
@@ -92,7 +86,7 @@ def _policy_words(plan: Plan) -> str:
 
 def _fewest_words(serving: Serving) -> str:
     """Return the fewest GPUs, at the low and the high estimate too, and the bound below them."""
-    ends = ["more" if gpus is None else str(gpus) for gpus in serving.fewest_ends]
+    ends = ["more" if gpus == inf else str(gpus) for gpus in serving.ends.get("gpus", ())]
     band = f" ({' to '.join(ends)} by the error of the step times)" if len(set(ends)) > 1 else ""
     bound = f"fewer than {serving.fewest_bound} cannot keep up, whatever the plan"
     return f"{counted(serving.best.plan.gpus, 'GPU')}{band}; {bound}"
@@ -113,18 +107,21 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         words = f"{share_words(best.attainment)} of the requests within {within} s"
         yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
     told = ", ".join(f"p{percent} {figures(best.percentile_s(percent))} s" for percent in TOLD)
-    interval = " to ".join(map(figures, best.interval_s or ()))
+    interval = " to ".join(map(figures, interval_of_p99(best.latencies_s) or ()))
     drawn = f" ({interval} by the draw of requests)" if interval else ""
     yield "latency", f"{told}{drawn}, mean {figures(best.mean_s)} s"
     arrivals = "trace" if options.requests is not None else options.arrivals
-    yield "load", f"{best.rate_per_s:.3g} a second, {arrivals}; {len(best.latencies_s):,} requests counted"
+    yield (
+        "load",
+        f"{rate_words(best.rate_per_s)} a second, {arrivals}; {len(best.latencies_s):,} requests counted",
+    )
     if words := load_warning(serving):
         yield "", words
-    if best.capacity_per_s:
-        middle, *ends = best.capacity_per_s
+    if best.capacity_per_s is not None:
+        low, high = serving.ends.get("capacity_per_s", (best.capacity_per_s,) * 2)
         by = "by the error of the step times and the draw of requests"
-        band = f" ({ends[0]:.3g} to {ends[1]:.3g} {by})" if ends else ""
-        yield "capacity", f"up to {middle:.3g} a second hold the SLO{band}"
+        band = f" ({rate_words(low)} to {rate_words(high)} {by})"
+        yield "capacity", f"up to {rate_words(best.capacity_per_s)} a second hold the SLO{band}"
     images = samples_of(serving)
     cost = (
         f"{rounded(best.gpu_s_per_request, 3)} GPU-seconds each" if best.completed_per_s else "none complete"
@@ -145,13 +142,21 @@ def load_warning(serving: Serving) -> str:
         return ""
     best, (rate, plan) = serving.best, serving.limit
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
-    holds = f"up to {rate:.3g}/s {holds} ({plan.replicas} {_named(plan)})" if rate else f"no rate {holds}"
-    if best.keeps_up:
-        return f"{best.rate_per_s:.3g}/s misses the SLO; {holds}"
-    words = (
-        f"{best.rate_per_s:.3g}/s is more than the {best.ceiling_per_s:.3g}/s that the best plan completes"
+    holds = (
+        f"up to {rate_words(rate)}/s {holds} ({plan.replicas} {plan.policy_and_cap})"
+        if rate
+        else f"no rate {holds}"
     )
-    return f"{words}: its queue grows by {60 * (best.rate_per_s - best.ceiling_per_s):.3g} a minute; {holds}"
+    if best.keeps_up:
+        return f"{rate_words(best.rate_per_s)}/s misses the SLO; {holds}"
+    completes = f"the {rate_words(best.ceiling_per_s)}/s that the best plan completes"
+    grows = rate_words(60 * (best.rate_per_s - best.ceiling_per_s))
+    return f"{rate_words(best.rate_per_s)}/s is more than {completes}: its queue grows by {grows} a minute; {holds}"
+
+
+def rate_words(rate: float) -> str:
+    """Return a rate to three figures, of large ones all that stand before the point."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def figures(value: float) -> str:
@@ -185,15 +190,11 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
     if ties := serving.ties():
         named = ", ".join(dict.fromkeys(f"{of.plan.replicas} {of.plan.policy}" for of in ties))
         yield "ties", f"the draws cannot tell the best from {named}"
-    label = "if"
-    for speed, of in zip(("fast", "slow"), serving.estimates, strict=False):
-        if of.latencies_s.tolist() != serving.best.latencies_s.tolist():
-            held = "" if of.attainment is None else f", {share_words(of.attainment)} hold the SLO"
-            yield (
-                label,
-                f"steps are as {speed} as our error allows: p99 {figures(of.percentile_s(99))} s{held}",
-            )
-            label = ""
+    if "p99_s" in serving.ends:
+        low, high = map(figures, serving.ends["p99_s"])
+        shares = " to ".join(map(share_words, dict.fromkeys(serving.ends.get("attainment", ()))))
+        held = f", {shares} hold the SLO" if shares else ""
+        yield "if", f"steps err by as much as ours may: p99 {low} to {high} s{held}"
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
@@ -210,7 +211,7 @@ def serving_blocks(serving: Serving) -> list[Block]:
     blocks += [f"not possible: {line}" for line in lines[:MOST_IMPOSSIBLE]]
     if len(lines) > MOST_IMPOSSIBLE:
         blocks.append(f"not possible: {len(lines) - MOST_IMPOSSIBLE} more")
-    if serving.result is not None and not best.plan.replicas.endswith("elastic"):
+    if serving.result is not None and not best.plan.elastic:
         blocks.append(Command("a replica", command_of(serving.result).replace("sim run", "sim launch", 1)))
     return blocks
 
@@ -225,7 +226,7 @@ def plan_blocks(serving: Serving) -> list[Block]:
     lead = {name: number for number, of in reversed(firsts) for name in (of.plan.policy, of.plan.cluster)}
     shown = [one for place, one in enumerate(firsts) if place < MOST_ROWS or one[0] in lead.values()]
     every = [of for _, of in shown]
-    alike = {group[0][0]: " = ".join(_named(of.plan) for _, of in group) for group in groups.values()}
+    alike = {group[0][0]: " = ".join(of.plan.policy_and_cap for _, of in group) for group in groups.values()}
     clusters = [of.plan.cluster for of in every]
     columns = [
         Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown]),
@@ -239,14 +240,9 @@ def plan_blocks(serving: Serving) -> list[Block]:
     return [Table("plans, best first", columns), *([TIED] if ties & set(map(id, every)) else [])]
 
 
-def _named(plan: Plan) -> str:
-    """Return a policy with its batch cap, where it has one."""
-    return f"{plan.policy} {plan.max_batch}" if plan.max_batch > 1 else plan.policy
-
-
 def _columns(every: Sequence[Outcome], serving: Serving) -> list[Column]:
     """Return the columns of what plans give."""
-    per_s = [f"{of.capacity_per_s[0]:.3g}" if of.capacity_per_s else "-" for of in every]
+    per_s = ["-" if of.capacity_per_s is None else rate_words(of.capacity_per_s) for of in every]
     dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
     costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
     return [
@@ -269,7 +265,7 @@ def curve_table(serving: Serving) -> Table:
     columns = [
         Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every]),
         Column("replicas", [of.plan.replicas for of in every], words=True),
-        Column("policy", [_named(of.plan) for of in every], words=True, widest=22),
+        Column("policy", [of.plan.policy_and_cap for of in every], words=True, widest=22),
         *_columns(every, serving),
     ]
     return Table(f"best plan by rate, of {counted(len(serving.curves), 'plan')}", columns)

@@ -241,11 +241,6 @@ class Serving(answers.Serving):
 
     __slots__ = ()
 
-    @classmethod
-    def of(cls, serving: answers.Serving) -> "Serving":
-        """Return an answer, or a question, with its verdict and its pictures."""
-        return cls(**{item.name: getattr(serving, item.name) for item in fields(serving)})
-
     @property
     def verdict(self) -> ServingVerdict:
         """The best plan, what it gives, why, and how far to trust it."""

@@ -1,27 +1,28 @@
 """The answer to a question about serving: plans with what they gave, best first, and what else was asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
-from sim.serving.fleet import Setup
-from sim.serving.options import ServingOptions, span_of
+from sim.serving.options import ServingOptions
 from sim.serving.outcomes import BATCHES, STUDENT, Outcome, Plan
-from sim.serving.serve import EXACT, POINTS, Question
+from sim.serving.serve import EXACT, Question
 
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
+
+POINTS: Final = 10
+"""Rates of a curve."""
 CURVES: Final = 4
 """Plans whose curve over the rate is drawn: the best at the highest rate and at the lowest."""
-CAPACITIES: Final = 3
-"""Plans whose capacity is also found at the low and the high estimate of service times."""
 DRAWS: Final = 3
 """Draws of requests over which the ends of a capacity are taken."""
 TOLD: Final = (50, 90, 99)
@@ -37,20 +38,19 @@ class Serving:
         questions: one for each cluster.
         outcomes: of each plan at the highest rate asked for; of several numbers of GPUs on the fewest that hold.
         curves: of the best plans, outcomes by rate.
-        estimates: of the best plan, its outcome where service takes as long as the low and the high estimate.
+        ends: of the best plan, the lowest and the highest value of what it gives, by public key, where service takes
+            as long as the low and the high estimate; infinite GPUs where none hold.
         limit: where the best plan misses the SLO or cannot keep up, the highest rate at which one would not, and it.
         fewest_bound: GPUs that no plan can do without, where the fewest were asked for.
-        fewest_ends: the fewest at the low and the high estimate of service times; None where none holds.
     """
 
     title: str
     questions: Sequence[Question]
     outcomes: list[Outcome] = field(default_factory=list)
     curves: list[list[Outcome]] = field(default_factory=list)
-    estimates: tuple[Outcome, ...] = ()
+    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
     limit: tuple[float, Plan] | None = None
     fewest_bound: int | None = None
-    fewest_ends: tuple[int | None, ...] = ()
 
     @property
     def options(self) -> ServingOptions:
@@ -71,12 +71,16 @@ class Serving:
     @property
     def question(self) -> Question:
         """The question on the best plan's cluster."""
-        return next(of for of in self.questions if of.site.name == self.best.plan.cluster)
+        return self.question_of(self.best.plan)
+
+    def question_of(self, plan: Plan) -> Question:
+        """Return the question on a plan's cluster."""
+        return next(of for of in self.questions if of.site.name == plan.cluster)
 
     @property
     def result(self) -> Result | None:
         """A request alone on a replica of the best plan, simulated; None of a table of service times."""
-        return self.question.site.results.get(self.best.plan.degree)
+        return self.question.site.alone(self.best.plan.degree)
 
     @property
     def measured_s(self) -> tuple[float, ...]:
@@ -86,32 +90,27 @@ class Serving:
 
     def ties(self) -> list[Outcome]:
         """Plans that cannot be told from the best by what ranks them: its capacity, its GPUs and what was drawn."""
-        return [of for of in self.outcomes[1:] if self._ties(self.best, of)]
-
-    def _ties(self, best: Outcome, of: Outcome) -> bool:
-        if best.capacity_per_s and self.options.rate is None:
-            return best.capacity_per_s[0] - of.capacity_per_s[0] <= EXACT * best.capacity_per_s[0]
-        share = self.options.slo_share
-        alike = _dollars(best) == _dollars(of) and best.holds(share) == of.holds(share)
-        return alike and tied(best, of, share)
+        best, share = self.best, self.options.slo_share
+        if best.capacity_per_s is not None and self.options.rate is None:
+            least = (1 - EXACT) * best.capacity_per_s
+            return [of for of in self.outcomes[1:] if (of.capacity_per_s or 0.0) >= least]
+        alike = [of for of in self.outcomes[1:] if of.dollars_per_hour == best.dollars_per_hour]
+        return [of for of in alike if best.holds(share) == of.holds(share) and tied(best, of, share)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """All outcomes under their public keys, best first; of a curve those at every rate."""
         rows = [of.to_json() for of in (*(of for curve in self.curves for of in curve),) or self.outcomes]
         if rows and not self.curves:
-            rows[0] |= self._known_of_best()
+            for key, ends in self.ends.items():
+                rows[0] |= {
+                    f"{key}_{end}": None if of == inf else of for end, of in zip(ENDS, ends, strict=True)
+                }
+            measured = {
+                f"measured_p{p}_s": float(np.percentile(self.measured_s, p)) for p in TOLD if self.measured_s
+            }
+            known = {"limit_per_s": self.limit and self.limit[0], "gpus_bound": self.fewest_bound}
+            rows[0] |= measured | {key: value for key, value in known.items() if value is not None}
         return rows
-
-    def _known_of_best(self) -> dict[str, Any]:
-        """What is known of the best plan alone, under public keys."""
-        row: dict[str, Any] = {}
-        for end, of in zip(("low", "high"), self.estimates, strict=False):
-            row |= {f"attainment_{end}": of.attainment, f"p99_s_{end}": of.to_json()["p99_s"]}
-        for end, gpus in zip(("low", "high"), self.fewest_ends, strict=False):
-            row[f"gpus_{end}"] = gpus
-        row |= {f"measured_p{p}_s": float(np.percentile(self.measured_s, p)) for p in TOLD if self.measured_s}
-        known = {"limit_per_s": self.limit and self.limit[0], "gpus_bound": self.fewest_bound}
-        return row | {key: value for key, value in known.items() if value is not None}
 
     def frame(self) -> "pd.DataFrame":
         """All outcomes as a frame, one row for each."""
@@ -123,6 +122,10 @@ class Serving:
     def __repr__(self) -> str:
         best = f"best {self.best.plan.replicas} {self.best.plan.policy}" if self.outcomes else "not answered"
         return f"<Serving {self.title}: {len(self.outcomes)} plans, {best}>"
+
+
+ENDS: Final = ("low", "high")
+"""Endings of public keys of the lowest and the highest value."""
 
 
 def tied(one: Outcome, other: Outcome, share: float) -> bool:
@@ -142,10 +145,13 @@ def answer(found: Serving) -> None:
         InputError: no SLO can be held by any plan.
         InfeasibleError: no plan fits, or none holds on any of several numbers of GPUs.
     """
-    if found.options.capacity and not any(kind.slo_s < inf for kind in found.questions[0].kinds):
-        raise InputError("`capacity` asks for the highest rate under an SLO: give `slo`")
+    several = len(found.questions[0].gpus) > 1
+    if (several or found.options.capacity) and not found.questions[0].has_slo:
+        asks = "`capacity` asks for the highest rate under an SLO"
+        asks = "several `gpus` ask for the fewest that hold the SLO" if several else asks
+        raise InputError(f"{asks}: give `slo`")
     check_slo(found.questions)
-    if len(found.questions[0].gpus) > 1:
+    if several:
         _find_fewest(found)
     else:
         _compare(found)
@@ -158,7 +164,7 @@ def check_slo(questions: Sequence[Question]) -> None:
         InputError: they are.
     """
     fastest = {
-        kind: min(question.site.fastest_s(kind.shape) for question in questions)
+        kind: min(of.site.run_s(gpus, kind.shape) for of in questions for gpus in of.site.degrees)
         for kind in questions[0].kinds
     }
     options, lost = questions[0].options, {of: s for of, s in fastest.items() if of.slo_s < s}
@@ -171,109 +177,85 @@ def check_slo(questions: Sequence[Question]) -> None:
         raise InputError(f"`slo` is {kind.slo_s:g} s, but {words}")
 
 
-def rate_of(question: Question) -> tuple[float, float]:
-    """Return the lowest and the highest rate that is asked for."""
-    if question.options.rate is not None:
-        return span_of("rate", question.options.rate)
-    if question.trace is not None:
-        return (question.trace.rate_per_s,) * 2
-    return 0.0, 0.0
-
-
 def _find_fewest(found: Serving) -> None:
-    """Find the fewest GPUs of each kind of plan."""
+    """Find the fewest GPUs of each way to serve."""
     questions = found.questions
-    if not any(kind.slo_s < inf for kind in questions[0].kinds):
-        raise InputError("several `gpus` ask for the fewest that hold the SLO: give `slo`")
-    low, rate = rate_of(questions[0])
+    low, rate = questions[0].rates
     if not rate or low != rate:
         raise wrong("rate", "must be one number where the fewest GPUs are asked for")
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
+    most = max(questions[0].gpus)
     try:
         for question in questions:
-            found.outcomes.extend(question.fewest(rate))
+            for plan in question.plans(most):
+                if (least := question.fewest(plan.way, rate)) is not None:
+                    found.outcomes.append(question.run(least, rate))
     finally:
-        found.outcomes.sort(key=lambda of: (_dollars(of), of.percentile_s(99)))
+        found.outcomes.sort(key=lambda of: (of.dollars_per_hour, of.percentile_s(99)))
     if not found.outcomes:
-        most = counted(max(questions[0].gpus), "GPU")
         bound = f"fewer than {found.fewest_bound} cannot keep up, whatever the plan"
-        raise InfeasibleError(f"no plan holds the SLO on up to {most}; {bound}")
+        raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
     _look_closer(found, rate)
-    question, plan = found.question, found.best.plan
-    band = question.band(plan)
-    ends = (question.scaled(factor).fewest_like(plan, rate) for factor in (band.low, band.high))
-    found.fewest_ends = tuple(None if of is None else of.plan.gpus for of in ends)
+
+    def fewest(question: Question) -> float:
+        plan = question.fewest(found.best.plan.way, rate)
+        return inf if plan is None else plan.gpus
+
+    found.ends["gpus"] = _span(_at_ends(found, fewest))
 
 
 def _compare(found: Serving) -> None:
     """Run every plan at the highest rate, and whatever else is asked."""
     questions, options = found.questions, found.options
-    low, high = rate_of(questions[0])
-    made = [(question, *made) for question in questions for made in question.plans(question.gpus[0])]
+    low, high = questions[0].rates
+    gpus = questions[0].gpus[0]
+    made = [(question, plan) for question in questions for plan in question.plans(gpus)]
     if not made:
         why = "; ".join(line for question in questions for line in question.site.impossible)
-        raise InfeasibleError(f"no plan fits on {counted(questions[0].gpus[0], 'GPU')}: {why}")
-    rows: list[Row] = []
+        raise InfeasibleError(f"no plan fits on {counted(gpus, 'GPU')}: {why}")
     try:
-        for question, plan, setup in made:
-            capacity = (question.capacity_per_s(setup),) if options.capacity else ()
-            rate = high or max(capacity, default=0.0) or EXACT * question.ceiling_per_s(setup)
-            run = question.run(plan, setup, rate)
-            rows.append(Row(replace(run, capacity_per_s=capacity), question, setup))
+        for question, plan in made:
+            capacity = question.capacity_per_s(plan) if options.capacity else None
+            rate = high or capacity or EXACT * question.ceiling_per_s(plan)
+            found.outcomes.append(replace(question.run(plan, rate), capacity_per_s=capacity))
     finally:
-        rows.sort(key=lambda row: rank(row.run, options, cheapest=len(questions) > 1))
-        found.outcomes = [row.run for row in rows]
-    _look_closer(found, found.best.rate_per_s)
-    satisfied = found.best.holds(options.slo_share) and found.best.keeps_up
-    if not satisfied and not options.arrivals.startswith("closed"):
-        found.limit = _limit(rows)
-    for place, row in enumerate(rows[:CAPACITIES] if options.capacity else ()):
-        found.outcomes[place] = replace(found.outcomes[place], capacity_per_s=row.capacities())
+        found.outcomes.sort(key=lambda of: rank(of, options, cheapest=len(questions) > 1))
+    best = found.best
+    _look_closer(found, best.rate_per_s)
+    if not (best.holds(options.slo_share) and best.keeps_up) and not options.process.clients:
+        found.limit = _limit(found)
+    if options.capacity:
+        found.ends["capacity_per_s"] = _span(_at_ends(found, lambda of: of.capacity_per_s(best.plan), DRAWS))
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
-        for row in _leaders(rows, low):
-            curve = (row.question.run(row.run.plan, row.setup, rate) for rate in rates)
-            found.curves.append([replace(of, capacity_per_s=row.run.capacity_per_s) for of in curve])
+        for of in _leaders(found, low):
+            question = found.question_of(of.plan)
+            curve = (question.run(of.plan, rate) for rate in rates)
+            found.curves.append([replace(run, capacity_per_s=of.capacity_per_s) for run in curve])
 
 
-def _leaders(rows: Sequence["Row"], low: float) -> Sequence["Row"]:
+def _leaders(found: Serving, low: float) -> Sequence[Outcome]:
     """Return the plans whose curves are drawn: the best at the highest rate, and the best at the lowest."""
-    at_low = [(row.question.run(row.run.plan, row.setup, low), row) for row in rows]
-    ranked = sorted(at_low, key=lambda item: rank(item[0], item[1].question.options))
-    both = (row for pair in zip(rows, (row for _, row in ranked), strict=True) for row in pair)
-    return list({id(row): row for row in both}.values())[:CURVES]
+    by_low = sorted(
+        found.outcomes, key=lambda of: rank(found.question_of(of.plan).run(of.plan, low), found.options)
+    )
+    both = (of for pair in zip(found.outcomes, by_low, strict=True) for of in pair)
+    return list({id(of): of for of in both}.values())[:CURVES]
 
 
-class Row(NamedTuple):
-    """A plan's run, the question that it answers, and its fleet."""
-
-    run: Outcome
-    question: Question
-    setup: Setup
-
-    def capacities(self) -> tuple[float, ...]:
-        """Its capacity, the least at the high estimate of service times, and the most at the low, of some draws."""
-        band = self.question.band(self.run.plan)
-        least, most = (
-            [self.question.scaled(of, draw).capacity_per_s(self.setup) for draw in range(DRAWS)]
-            for of in (band.high, band.low)
-        )
-        return (*self.run.capacity_per_s, min(least), max(most))
-
-
-def _limit(rows: Sequence[Row]) -> tuple[float, Plan]:
+def _limit(found: Serving) -> tuple[float, Plan]:
     """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan.
 
     Of each division into replicas the best is looked at, and the best that forms no batches: these pay at high loads.
     """
-    best = 0.0, rows[0].run.plan
-    first: dict[tuple[str, bool], Row] = {}
-    for row in rows:
-        first.setdefault((row.run.plan.replicas, row.run.plan.max_batch == 1), row)
-    for run, question, setup in first.values():
-        has_slo = run.attainment is not None
-        rate = question.capacity_per_s(setup, best[0]) if has_slo else run.ceiling_per_s
-        best = (rate, run.plan) if rate > best[0] else best
+    best = 0.0, found.best.plan
+    first: dict[tuple[str, bool], Outcome] = {}
+    for of in found.outcomes:
+        first.setdefault((of.plan.replicas, of.plan.max_batch == 1), of)
+    for of in first.values():
+        has_slo, question = of.attainment is not None, found.question_of(of.plan)
+        rate = question.capacity_per_s(of.plan, best[0]) if has_slo else of.ceiling_per_s
+        best = (rate, of.plan) if rate > best[0] else best
     return best
 
 
@@ -282,25 +264,32 @@ def _look_closer(found: Serving, rate: float) -> None:
     best, question = found.best, found.question
     if not len(best.latencies_s):
         raise InputError("`duration` is too short: no request is counted")
-    setup = next(setup for plan, setup in question.plans(best.plan.gpus) if plan == best.plan)
-    found.outcomes[0] = replace(best, log=question.run(best.plan, setup, rate, recorded=True).log)
-    band = question.band(best.plan)
-    if found.options.arrivals.startswith("closed") or band == Band():
+    found.outcomes[0] = replace(best, log=question.run(best.plan, rate, recorded=True).log)
+    if found.options.process.clients or question.site.band(best.plan.degree) == Band():
         return
-    found.estimates = tuple(question.scaled(of).run(best.plan, setup, rate) for of in (band.low, band.high))
+    runs = _at_ends(found, lambda of: of.run(best.plan, rate))
+    found.ends["p99_s"] = _span(of.percentile_s(99) for of in runs)
+    if best.attainment is not None:
+        found.ends["attainment"] = _span(of.attainment or 0.0 for of in runs)
 
 
-def _dollars(of: Outcome) -> float:
-    """Return what is paid for an hour: dollars where a price is given, else GPUs."""
-    return of.plan.gpus * (1.0 if of.price_per_gpu_hour is None else of.price_per_gpu_hour)
+def _at_ends(found: Serving, of: Callable[[Question], T], draws: int = 1) -> list[T]:
+    """Return what holds at the low and the high estimate of the best plan's service times, in some draws."""
+    question, band = found.question, found.question.site.band(found.best.plan.degree)
+    return [of(question.scaled(end, draw)) for end in (band.low, band.high) for draw in range(draws)]
+
+
+def _span(values: Iterable[float]) -> tuple[float, float]:
+    """Return the lowest and the highest of some values."""
+    ordered = sorted(values)
+    return ordered[0], ordered[-1]
 
 
 def rank(of: Outcome, options: ServingOptions, *, cheapest: bool = False) -> tuple[float, ...]:
     """Return the key by which plans are ranked: those that hold first; the rest by the share that does."""
     misses = 0.0 if of.holds(options.slo_share) else 1 - (of.attainment or 0.0)
-    if options.capacity and options.rate is None:
-        return -of.capacity_per_s[0], of.percentile_s(99)
-    cost = of.dollars_per_1000 if of.dollars_per_1000 is not None else of.gpu_s_per_request
-    if options.arrivals.startswith("closed"):
+    if of.capacity_per_s is not None and options.rate is None:
+        return -of.capacity_per_s, of.percentile_s(99)
+    if options.process.clients:
         return misses, -of.completed_per_s
-    return misses, *((cost,) if cheapest or options.objective == "cost" else ()), of.percentile_s(99)
+    return misses, *((of.cost,) if cheapest or options.objective == "cost" else ()), of.percentile_s(99)

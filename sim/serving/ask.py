@@ -9,12 +9,11 @@ from typing import Any, Final
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.names import known_name, unknown_name
 from sim.inputs.scenarios import check_size
-from sim.serving.answers import Serving
-from sim.serving.inputs import pools_of, prices_of, read_mix, read_trace, replicas_of, slo_s
+from sim.serving.inputs import prices_of, read_mix, read_trace, slo_s
 from sim.serving.load import Kind, Trace
 from sim.serving.options import ServingOptions
-from sim.serving.serve import Question, Site, simulated_site, tabled_site
-from sim.serving.service import Asked, at_shape, frames_of, read_service
+from sim.serving.serve import Question
+from sim.serving.service import Asked, Site, at_shape, frames_of, read_service, simulated
 from strategies.policy import AnyPolicy, ElasticPolicy, Shape
 from strategies.registry import policies
 from strategies.sampling_scenario import SamplingScenario
@@ -28,8 +27,8 @@ def ask(
     options: ServingOptions,
     given: Any,  # noqa: ANN401
     gpus: int | str | Iterable[int] | None,
-) -> Serving:
-    """Return a question about serving, to be answered.
+) -> tuple[str, list[Question]]:
+    """Return a question about serving in words, and for each cluster.
 
     Args:
         asked: a scenario for each cluster; none where service times are from a table.
@@ -48,33 +47,40 @@ def ask(
     elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
     if elastic and options.dispatch != "shared":
         raise wrong("dispatch", f"is {options.dispatch}, but an elastic policy has one queue for all GPUs")
+    sites: list[Site]
     if asked:
-        sites, usual = _simulated_sites(asked, options, max(counts), elastic)
-        scenario = asked[0].scenario
-        where = f"{fleet} of {', '.join(site.name for site in sites)}, stack {scenario.stack.name}"
-        title = f"{scenario.model.title}, serving on {where}"
+        usual = _usual(asked[0].scenario)
+        heaviest = _heaviest(asked[0].scenario, options, usual)
+        degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
+        sites = [simulated(of, heaviest, sizes) for of, sizes in zip(asked, degrees, strict=True)]
+        title = asked[0].scenario.model.title
+        fleet += f" of {', '.join(of.name for of in sites)}, stack {asked[0].scenario.stack.name}"
     else:
-        if options.pools is not None:
-            raise InputError(
-                "`pools` needs seconds of each stage, which the table of `service` does not have"
-            )
+        if options.stages:
+            raise wrong("pools", "needs seconds of each stage, which the table of `service` does not have")
         table = read_service(Path(str(options.service)))
-        sites, usual = [tabled_site(table)], next(iter(table.rows))[1]
-        title = f"{table.source}, serving on {fleet}"
+        sites, usual, title = [table], next(iter(table.rows))[1], table.source
     prices = prices_of(options.price, [site.name for site in sites])
     for site in sites:
         site.price = prices[site.name]
-    kinds, trace = _kinds(options, usual, sites[0].alone_s)
-    return Serving(title, [Question(site, options, chosen, kinds, trace, counts) for site in sites])
+    kinds, trace = _kinds(options, usual, sites[0].fewest_gpus_s)
+    return f"{title}, serving on {fleet}", [
+        Question(site, options, chosen, kinds, trace, counts) for site in sites
+    ]
 
 
-def _simulated_sites(
-    asked: Sequence[Asked], options: ServingOptions, most: int, elastic: bool
-) -> tuple[list[Site], Shape]:
-    """Return a site for each cluster, with the fastest samplers where most work is, and the usual shape."""
-    scenario = asked[0].scenario
-    workload = scenario.workload
-    usual = Shape(workload.height, workload.width, frames_of(scenario), workload.steps, workload.guidance)
+def _usual(scenario: SamplingScenario) -> Shape:
+    """Return the shape of requests that say none."""
+    of = scenario.workload
+    return Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
+
+
+def _heaviest(scenario: SamplingScenario, options: ServingOptions, usual: Shape) -> Shape:
+    """Return the shape that makes most work, by its pixels, steps and share, for which samplers are chosen.
+
+    Raises:
+        InputError: the model cannot have one of the shapes.
+    """
     kinds, _ = _kinds(options, usual, lambda shape: 1.0)
     for shape in {kind.shape for kind in kinds}:
         try:
@@ -82,10 +88,7 @@ def _simulated_sites(
             at_shape(scenario, shape, 1, 1)
         except InputError as error:
             raise InputError(f"{options.requests or options.mix}: {error.message}") from None
-    heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
-    return [
-        simulated_site(of, heaviest, _degrees(of.scenario, options, most, elastic)) for of in asked
-    ], usual
+    return max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
 
 
 def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
@@ -108,8 +111,6 @@ def _kinds(
     options: ServingOptions, usual: Shape, alone: Callable[[Shape], float]
 ) -> tuple[tuple[Kind, ...], Trace | None]:
     """Return the classes of requests, and the trace where one is given."""
-    if options.requests is not None and options.mix is not None:
-        raise InputError("`mix` is given, but `requests` holds the shapes already")
     if options.requests is not None:
         return read_trace(Path(options.requests), options.slo, alone)
     if options.mix is not None:
@@ -149,16 +150,17 @@ def _counts(
 def _taken(options: ServingOptions) -> dict[str, int]:
     """Return the GPUs that each plan takes that is asked for."""
     if options.pools is not None:
-        return {options.pools: sum(pools_of(options.pools).values())}
-    return {text: sum(replicas_of(text)) for text in (options.replicas or "").split(",") if text}
+        return {options.pools: sum(options.stages.values())}
+    texts = (options.replicas or "").split(",")
+    return {text: sum(sizes) for text, sizes in zip(texts, options.divisions, strict=False)}
 
 
 def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int, elastic: bool) -> list[int]:
     """Return the numbers of GPUs that a replica may have: powers of two of a node, or those asked for."""
     most = min(most, scenario.cluster.devices_per_node)
     every = {2**k for k in range(most.bit_length())}
-    given = {of for text in (options.replicas or "").split(",") if text for of in replicas_of(text)}
+    given = {size for sizes in options.divisions for size in sizes}
     if odd := [of for of in sorted(given) if of.bit_count() > 1]:
         raise wrong("replicas", f"has replicas of {odd[0]} GPUs, must be a power of two")
-    given |= {1} if options.pools is not None else set()
+    given |= {1} if options.stages else set()
     return sorted(given | every if elastic or not given else given)

@@ -1,5 +1,6 @@
 """The fleet: a discrete-event simulation of requests that queue, run and move on, on SimPy's clock."""
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -7,25 +8,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import simpy
 
 from profiles.errors import InfeasibleError, InputError
-from strategies.policy import ElasticPolicy, Job, Policy, Replica, Run, Shape, Times
+from strategies.policy import ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
+from strategies.serving.fcfs import FirstComeFirstServed
 
 PARTS: Final = ("encode", "denoise", "decode")
 """Parts of a request, in the order in which they run."""
 
 
-class Service(Protocol):
-    """How long things take, from the simulator or from a table."""
+class Service(ABC):
+    """How long things take: by the simulator, as somebody measured, or by a law."""
 
+    @abstractmethod
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a batch on so many GPUs."""
+        """Return the seconds of a batch on so many GPUs."""
 
     def handover_s(self, gpus: int, shape: Shape) -> float:
-        """Seconds until a request that moves, or whose GPUs change, goes on."""
+        """Return the seconds until a request that moves, or whose GPUs change, goes on."""
+        return 0.0
 
 
 class Ran(NamedTuple):
@@ -92,21 +96,21 @@ class TooManyMissedError(Exception):
     """More requests miss their deadline than may: what else happens does not matter."""
 
 
-class _Station:
-    """A pool at work; the ``Fleet`` of its policy."""
+class _Station(Fleet):
+    """A pool at work."""
 
     def __init__(self, replay: "Replay", number: int, setup: Setup) -> None:
         self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
         self.parts = setup.pools[number].parts
         self.whole = self.parts == PARTS
+        self.as_is = self.whole and replay.scale == 1
         self.service, self.degrees = replay.service, setup.degrees
         self.known: dict[Shape, Mapping[int, Times]] = {}
         self.moves: dict[tuple[int, Shape], float] = {}
-        self.round_s = 0.0
-        denoises = "denoise" in self.parts
-        self.max_batch = setup.max_batch if denoises else 1
-        self.batch_wait_s = setup.batch_wait_s if denoises else 0.0
-        self.policy = setup.policy if denoises else replay.in_order
+        self.policy: Policy | ElasticPolicy = FirstComeFirstServed()
+        if "denoise" in self.parts:
+            self.policy, self.max_batch = setup.policy, setup.max_batch
+            self.batch_wait_s = setup.batch_wait_s
 
     @property
     def now(self) -> float:
@@ -114,15 +118,15 @@ class _Station:
         return float(self.env.now)
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a batch on so many GPUs, of the parts that run here."""
+        """Return the seconds of a batch on so many GPUs, of the parts that run here."""
         times = self.service.times(gpus, shape, batch)
-        if self.whole:
+        if self.as_is:
             return times
-        encode, denoise, decode = (part in self.parts for part in PARTS)
-        return Times(encode * times.encode_s, denoise * times.step_s, decode * times.decode_s)
+        factors = (self.replay.scale * (part in self.parts) for part in PARTS)
+        return Times(*(factor * seconds for factor, seconds in zip(factors, times, strict=True)))
 
     def choices(self, shape: Shape) -> Mapping[int, Times]:
-        """Seconds of a request of a shape by degree, the lowest first, where it fits."""
+        """Return the seconds of a request of a shape by degree, the lowest first, where it fits."""
         if shape not in self.known:
             self.known[shape] = dict(self._choices(shape))
         return self.known[shape]
@@ -141,11 +145,6 @@ class _Station:
         if (gpus, shape) not in self.moves:
             self.moves[gpus, shape] = self.service.handover_s(gpus, shape)
         return self.moves[gpus, shape]
-
-    def left_s(self, gpus: int, job: Job) -> float:
-        """Seconds that the rest of a request takes alone on so many GPUs."""
-        times = self.times(gpus, job.shape)
-        return times.encode_s * job.fresh + job.steps_left * times.step_s + times.decode_s
 
     def seconds(self, run: Run, gpus: int) -> float:
         """Seconds of a run: encoders of those that are fresh, its steps, and the decoder of those that end."""
@@ -387,15 +386,24 @@ class _Elastic(_Station):
 
 
 class Replay:
-    """One run of a fleet under some requests; ``run`` gives its log."""
+    """One run of a fleet under some requests; ``run`` gives its log.
+
+    Args:
+        setup: the fleet.
+        jobs: requests in the order of their arrival.
+        service: how long things take; all of it times ``scale``.
+        clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.
+        recorded: whether the log says what ran where.
+        may_miss: requests arriving from ``counted_from_s`` on that may miss their deadline before the run is given up.
+    """
 
     def __init__(
         self,
         setup: Setup,
         jobs: Iterable[Job],
         service: Service,
-        in_order: Policy,
         *,
+        scale: float = 1.0,
         clients: int = 0,
         until_s: float = inf,
         recorded: bool = False,
@@ -403,7 +411,7 @@ class Replay:
         counted_from_s: float = 0.0,
     ) -> None:
         self.env, self.log, self.setup, self.service = simpy.Environment(), Log(), setup, service
-        self.in_order, self.recorded, self.until_s = in_order, recorded, until_s
+        self.scale, self.recorded, self.until_s = scale, recorded, until_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
         self.stations: list[_Fixed | _Elastic] = []
@@ -454,7 +462,7 @@ class Replay:
         if station + 1 < len(self.stations):
             job.steps_left, job.place = job.shape.steps, None
             after = self.stations[station + 1]
-            move = self.env.timeout(self.service.handover_s(1, job.shape))
+            move = self.env.timeout(after.move_s(1, job.shape))
             move.callbacks.append(lambda _: self._hand(job, after))
             return
         job.end_s = float(self.env.now)

@@ -1,7 +1,5 @@
 """Inputs of serving: traces, mixes, SLOs and prices, read from files and words."""
 
-import csv
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,10 +9,10 @@ from typing import Final
 
 import profiles
 from profiles.costs.resolutions import sides_of
-from profiles.errors import InputError, counted, shown, wrong
-from profiles.files import Row, Table, read_text
+from profiles.errors import InputError, counted
+from profiles.files import Row, Table, read_rows
 from profiles.names import file_of
-from sim.serving.load import MOST_REQUESTS, Kind, Trace
+from sim.serving.load import Kind, Trace
 from sim.serving.options import positive
 from strategies.policy import Shape
 
@@ -23,9 +21,6 @@ TRAFFIC: Final = Path(profiles.__file__).parent / "traffic"
 NEEDED: Final = ("arrival_s", "height", "width", "frames", "steps")
 OPTIONAL: Final = ("guidance", "deadline_s", "latency_s")
 """Columns of a trace; a deadline is in seconds after the arrival."""
-POOLS: Final = {"encoder": ("encode",), "denoiser": ("denoise",), "decoder": ("decode",)}
-"""Names of pools and the part that each runs."""
-
 Alone = Callable[[Shape], float]
 """Seconds of a request alone on the fewest GPUs."""
 
@@ -95,87 +90,33 @@ def read_trace(path: Path, slo: float | str | None, alone: Alone) -> tuple[tuple
     Raises:
         InputError: the file cannot be read, a value breaks its rule, or arrivals are not sorted.
     """
-    reader = csv.DictReader(read_text(path).splitlines(), strict=True)
-    _check_header(path, reader.fieldnames or ())
     kinds: dict[tuple[Shape, float], int] = {}
     known: dict[Shape, float] = {}
     arrivals: list[float] = []
     order: list[int] = []
     latencies: list[float] = []
-    for cells in reader:
-        row = Row(f"{path}:{reader.line_num}", cells)
-        if None in cells or None in cells.values():
-            raise InputError(f"{row.where}: the row must have {len(reader.fieldnames or ())} cells")
-        arrival_s = row.number("arrival_s")
+    for row in read_rows(path, NEEDED, OPTIONAL):
+        cells, arrival_s = row.values(), row.number("arrival_s")
         if arrivals and arrival_s < arrivals[-1]:
             raise row.fail("arrival_s", f"must not be before the {arrivals[-1]:g} above it")
         height, width, frames, steps = (row.integer(name, minimum=1) for name in NEEDED[1:])
         shape = Shape(height, width, frames, steps, cells.get("guidance") or "")
-        if cells.get("deadline_s"):
-            wanted_s = row.positive("deadline_s")
-        else:
-            if shape not in known:
-                with _naming(row):
-                    known[shape] = slo_s(slo, shape, alone)
-            wanted_s = known[shape]
+        if shape not in known:
+            with _naming(row):
+                known[shape] = slo_s(slo, shape, alone)
         if cells.get("latency_s"):
             latencies.append(row.positive("latency_s"))
         arrivals.append(arrival_s)
+        wanted_s = row.positive("deadline_s") if cells.get("deadline_s") else known[shape]
         order.append(kinds.setdefault((shape, wanted_s), len(kinds)))
-        if len(order) > MOST_REQUESTS:
-            raise InputError(f"{path}: has more than {MOST_REQUESTS:,} requests")
     if len(order) < 2:
         raise InputError(f"{path}: must have at least 2 requests")
     if latencies and len(latencies) != len(order):
         raise InputError(f"{path}: latency_s: must be given for every request or for none")
     counts = Counter(order)
-    shares = [counts[kind] / len(order) for kind in range(len(kinds))]
-    every = tuple(Kind(share, *kind) for share, kind in zip(shares, kinds, strict=True))
+    every = tuple(Kind(counts[number] / len(order), *kind) for kind, number in kinds.items())
     since_first_s = tuple(arrival_s - arrivals[0] for arrival_s in arrivals)
     return every, Trace(since_first_s, tuple(order), tuple(latencies))
-
-
-def _check_header(path: Path, header: Sequence[str]) -> None:
-    for name in NEEDED:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing")
-    for name in header:
-        if name not in (*NEEDED, *OPTIONAL):
-            raise InputError(
-                f"{path}:1: column {shown(name)} is unknown, known: {', '.join((*NEEDED, *OPTIONAL))}"
-            )
-
-
-def replicas_of(text: str) -> tuple[int, ...]:
-    """Return the GPUs of each replica of a plan such as 4x2, or 2x4+8x1.
-
-    Raises:
-        InputError: it is no such plan.
-    """
-    sizes: list[int] = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"\s*(\d{1,5})x(\d{1,4})\s*", part, re.ASCII)
-        if match is None or not int(match[1]) or not int(match[2]):
-            raise wrong(
-                "replicas", f"is {shown(text)}, must be replicas x GPUs of each, such as 4x2 or 2x4+8x1"
-            )
-        sizes += [int(match[2])] * int(match[1])
-    return tuple(sorted(sizes, reverse=True))
-
-
-def pools_of(text: str) -> dict[str, int]:
-    """Return the GPUs of each pool.
-
-    Raises:
-        InputError: a pool is unknown, missing or empty.
-    """
-    parts = [part.partition("=") for part in text.split(",")]
-    pools = {name.strip(): number.strip() for name, _, number in parts}
-    whole = all(re.fullmatch(r"[1-9]\d{0,4}", number, re.ASCII) for number in pools.values())
-    if not whole or len(parts) != len(POOLS) or set(pools) != set(POOLS):
-        rule = f"must give GPUs of each: {','.join(f'{name}=N' for name in POOLS)}"
-        raise wrong("pools", f"is {shown(text)}, {rule}")
-    return {name: int(pools[name]) for name in POOLS}
 
 
 def prices_of(value: float | str | None, clusters: Sequence[str]) -> Mapping[str, float | None]:

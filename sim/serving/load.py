@@ -1,9 +1,10 @@
 """Load: requests with their arrivals, shapes and SLOs, drawn from a seed or read from a trace."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -60,8 +61,7 @@ class Load:
     @property
     def clients(self) -> int:
         """Clients of a closed loop, each of which waits for its answer before it asks again; 0 where it is open."""
-        kind, _, number = self.arrivals.partition(":")
-        return int(number) if kind == "closed" else 0
+        return process_of(self.arrivals).clients
 
     def jobs(self) -> Iterator[Job]:
         """Yield the requests in the order of their arrival; of a closed loop without end, all arriving at 0."""
@@ -90,43 +90,42 @@ class Load:
     def _count(self) -> int:
         """Return how many requests are drawn: enough for the duration with a margin of eight deviations."""
         mean = self.rate_per_s * self.duration_s
-        count = int(mean + 8 * self._variation() * mean**0.5 + 16)
+        count = int(mean + 8 * process_of(self.arrivals).variation * mean**0.5 + 16)
         if count > MOST_REQUESTS:
             raise InputError(
                 f"`duration` and `rate` are {mean:,.0f} requests, must be at most {MOST_REQUESTS:,}"
             )
         return count
 
-    def _variation(self) -> float:
-        """Return the coefficient of variation of the gaps between arrivals."""
-        kind, _, number = self.arrivals.partition(":")
-        return float(number) if kind == "gamma" else float(kind == "poisson")
-
     def _gaps(self, draw: np.random.Generator, count: int) -> np.ndarray:
         """Return gaps between arrivals with a mean of 1."""
-        variation = self._variation()
+        variation = process_of(self.arrivals).variation
         if not variation:
             return np.ones(count)
         shape = variation**-2.0  # of a gamma distribution: 1 is the exponential of a Poisson process
         return draw.gamma(shape, 1 / shape, count)
 
 
-def check_arrivals(text: str) -> None:
-    """Refuse a word that names no process of arrivals.
+class Process(NamedTuple):
+    """A process of arrivals: the coefficient of variation of its gaps, or the clients of a closed loop."""
+
+    variation: float = 0.0
+    clients: int = 0
+
+
+def process_of(text: str) -> Process:
+    """Return the process of arrivals that a word names.
 
     Raises:
-        InputError: it does not.
+        InputError: it names none.
     """
     kind, _, number = text.partition(":")
+    if text in ("poisson", "uniform"):
+        return Process(float(text == "poisson"))
+    with suppress(ValueError):
+        if kind == "gamma" and 0.1 <= float(number) <= 10:
+            return Process(float(number))
+        if kind == "closed" and number.isdecimal() and 1 <= int(number) <= 10_000:
+            return Process(clients=int(number))
     rule = "must be poisson, uniform, gamma:CV with a CV from 0.1 to 10, or closed:N with 1 to 10000 clients"
-    try:
-        known = {
-            "poisson": not number,
-            "uniform": not number,
-            "gamma": 0.1 <= float(number or 0) <= 10,
-            "closed": number.isdecimal() and 1 <= int(number) <= 10_000,
-        }.get(kind, False)
-    except ValueError:
-        known = False
-    if not known:
-        raise InputError(f"`arrivals` is {shown(text)}, {rule}")
+    raise InputError(f"`arrivals` is {shown(text)}, {rule}")

@@ -1,13 +1,15 @@
 """Options of serving: each is declared once; its flag, check and help follow."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from profiles.checks import is_number
 from profiles.errors import InputError, shown, wrong
-from sim.serving.load import check_arrivals
-from strategies.parameters import check_options, option, options_of
+from sim.serving.load import Process, process_of
+from strategies.parameters import KINDS, check_options, option, options_of
 
 DISPATCHES: Final = ("shared", "round-robin", "least-loaded")
 MOST_BATCH: Final = 64
@@ -16,9 +18,11 @@ REQUESTS: Final = 2000
 """Requests that arrive where no duration is given: their p99 is the twentieth slowest."""
 NUMBERS: Final = ("rate", "slo", "price")
 """Options that are numbers or words."""
+POOLS: Final = {"encoder": ("encode",), "denoiser": ("denoise",), "decoder": ("decode",)}
+"""Names of pools and the part that each runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServingOptions:
     """What is asked about serving, beside the model, the cluster and how it samples."""
 
@@ -79,35 +83,53 @@ class ServingOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        self._check_kinds()
-        check_arrivals(self.arrivals)
-        if not (is_number(self.slo_share) and 0 < self.slo_share <= 1):
-            raise wrong("slo_share", f"is {shown(self.slo_share)}, must be above 0 and at most 1")
-        for name in ("batch_wait", "duration"):
-            value = getattr(self, name)
-            least = 0 if name == "batch_wait" else 1e-3
-            if value is not None and not (is_number(value) and least <= value <= 1e9):
-                raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")
-        closed = self.arrivals.startswith("closed")
-        if closed and (self.rate is not None or self.capacity or self.requests is not None):
-            other = "rate" if self.rate is not None else "capacity" if self.capacity else "requests"
-            raise wrong(
-                other, f"is given, but the clients of `arrivals` {self.arrivals} set the rate themselves"
-            )
-        if self.requests is not None and (self.arrivals != "poisson" or self.duration is not None):
-            other = "duration" if self.arrivals == "poisson" else "arrivals"
-            raise wrong(other, "is given, but `requests` says when they arrive")
-        if not (closed or self.capacity or self.rate is not None or self.requests is not None):
-            raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
-
-    def _check_kinds(self) -> None:
-        """Refuse values that are no words, numbers or truths, where they must be."""
         for item in options_of(self):
             value, kind = getattr(self, item.name), item.metadata["kind"]
             number = item.name in NUMBERS and is_number(value)
             if kind in (str, bool) and not (isinstance(value, kind) or number or value is item.default):
-                rule = "True or False" if kind is bool else f"a {'number or ' * (item.name in NUMBERS)}word"
-                raise wrong(item.name, f"is {shown(value)}, must be {rule}")
+                raise wrong(item.name, f"is {shown(value)}, must be {KINDS[kind]}")
+        if not (is_number(self.slo_share) and 0 < self.slo_share <= 1):
+            raise wrong("slo_share", f"is {shown(self.slo_share)}, must be above 0 and at most 1")
+        for name, least in (("batch_wait", 0.0), ("duration", 1e-3)):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and least <= value <= 1e9):
+                raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")
+        given = {name: getattr(self, name) for name in ("rate", "capacity", "requests", "mix", "duration")}
+        clash = next(
+            (name for name in ("rate", "capacity", "requests") if given[name] not in (None, False)), ""
+        )
+        if self.process.clients and clash:
+            raise wrong(
+                clash, f"is given, but the clients of `arrivals` {self.arrivals} set the rate themselves"
+            )
+        if self.requests is not None and self.mix is not None:
+            raise wrong("mix", "is given, but `requests` holds the shapes already")
+        if self.requests is not None and (self.arrivals != "poisson" or self.duration is not None):
+            other = "duration" if self.arrivals == "poisson" else "arrivals"
+            raise wrong(other, "is given, but `requests` says when they arrive")
+        if not (self.process.clients or clash):
+            raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
+        _ = self.rates, self.divisions, self.stages
+
+    @cached_property
+    def rates(self) -> tuple[float, float] | None:
+        """The lowest and the highest rate, one of a curve or both the same; None where none is given."""
+        return None if self.rate is None else _span_of("rate", self.rate)
+
+    @cached_property
+    def process(self) -> Process:
+        """The process of arrivals."""
+        return process_of(self.arrivals)
+
+    @cached_property
+    def divisions(self) -> tuple[tuple[int, ...], ...]:
+        """GPUs of each replica of the plans that are asked for; none where all are."""
+        return tuple(map(_replicas_of, self.replicas.split(","))) if self.replicas is not None else ()
+
+    @cached_property
+    def stages(self) -> Mapping[str, int]:
+        """GPUs of each stage; none where all stages share them."""
+        return {} if self.pools is None else _stages_of(self.pools)
 
 
 def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
@@ -125,15 +147,32 @@ def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
     return number
 
 
-def span_of(name: str, value: Any) -> tuple[float, float]:  # noqa: ANN401
-    """Return the ends of a span such as 0.5-4; of one number both are that.
-
-    Raises:
-        InputError: it is neither.
-    """
-    parts = re.fullmatch(r"([^-]+?)-(.+)", re.sub(r"[eE]-", "e~", value)) if isinstance(value, str) else None
-    low, high = (part.replace("~", "-") for part in parts.groups()) if parts else (value, value)
+def _span_of(name: str, value: Any) -> tuple[float, float]:  # noqa: ANN401
+    """Return the ends of a span such as 0.5-4; of one number both are that."""
+    parts = re.fullmatch(r"([^-]+?(?:[eE]-[^-]+?)?)-(.+)", value) if isinstance(value, str) else None
+    low, high = parts.groups() if parts else (value, value)
     first, last = positive(name, low), positive(name, high)
     if last < first:
         raise wrong(name, f"is {shown(value)}, must go from the lower to the higher")
     return first, last
+
+
+def _replicas_of(text: str) -> tuple[int, ...]:
+    """Return the GPUs of each replica of a plan such as 4x2, or 2x4+8x1, the largest first."""
+    parts = [re.fullmatch(r"\s*([1-9]\d{0,4})x([1-9]\d{0,3})\s*", part, re.ASCII) for part in text.split("+")]
+    sizes = [int(part[2]) for part in parts if part for _ in range(int(part[1]))]
+    if None in parts:
+        rule = "must be replicas x GPUs of each, such as 4x2 or 2x4+8x1"
+        raise wrong("replicas", f"is {shown(text)}, {rule}")
+    return tuple(sorted(sizes, reverse=True))
+
+
+def _stages_of(text: str) -> dict[str, int]:
+    """Return the GPUs of each stage."""
+    parts = [part.partition("=") for part in text.split(",")]
+    pools = {name.strip(): number.strip() for name, _, number in parts}
+    whole = all(re.fullmatch(r"[1-9]\d{0,4}", number, re.ASCII) for number in pools.values())
+    if not whole or len(parts) != len(POOLS) or set(pools) != set(POOLS):
+        rule = f"must give GPUs of each: {','.join(f'{name}=N' for name in POOLS)}"
+        raise wrong("pools", f"is {shown(text)}, {rule}")
+    return {name: int(pools[name]) for name in POOLS}

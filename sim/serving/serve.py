@@ -1,117 +1,30 @@
-"""Answers about serving: plans made, run under one load, and searched for capacity and for the fewest GPUs."""
+"""Questions about serving: plans made, run under one load, and searched for capacity and for the fewest GPUs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from inspect import signature
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any, Final
 
-from profiles.costs.bands import Band
-from profiles.errors import InfeasibleError, counted, wrong
-from profiles.mappings import FrozenMapping
-from sim.outcomes.results import Result
-from sim.outcomes.runs import parameters_of
+import numpy as np
+
+from profiles.errors import InfeasibleError, wrong
 from sim.serving.fleet import PARTS, Pool, Replay, Setup, TooManyMissedError
-from sim.serving.inputs import POOLS, pools_of, replicas_of
 from sim.serving.load import Kind, Load, Trace
-from sim.serving.options import REQUESTS, ServingOptions
-from sim.serving.outcomes import Outcome, Plan, outcome_of
-from sim.serving.service import AnyService, Asked, Simulated, Tabled, best_sampler
+from sim.serving.options import POOLS, REQUESTS, ServingOptions
+from sim.serving.outcomes import Outcome, Plan, Way
+from sim.serving.service import Site
 from strategies.policy import AnyPolicy, ElasticPolicy, Job, Shape
-from strategies.serving.fcfs import FirstComeFirstServed
-from strategies.strategy import Sampler
 
 CAPS: Final = (2, 4, 8)
 """Batch caps that are tried where none is given."""
-POINTS: Final = 10
-"""Rates of a curve."""
 WARMUP: Final = 0.1
 """Share of the duration whose requests are not counted: they meet an empty fleet."""
 EXACT: Final = 0.01
 """A capacity is found to this share of itself."""
 
 
-@dataclass(slots=True)
-class Site:
-    """A cluster, or a table of service times, on which plans can be made.
-
-    Attributes:
-        name: of the cluster; empty of a table.
-        service: seconds of batches.
-        degrees: numbers of GPUs that a replica can have.
-        samplers: name and parameters of the sampler on each.
-        band: factors on service times between which eight of ten measured ones lie, by GPUs of a replica.
-        per_node: GPUs of a node.
-        results: a request alone on a replica of so many GPUs, simulated; none of a table.
-        impossible: what cannot be, in words, as it was found.
-        price: dollars a GPU-hour.
-    """
-
-    name: str
-    service: AnyService
-    degrees: tuple[int, ...]
-    samplers: Mapping[int, tuple[str, Mapping[str, Any]]]
-    band: Mapping[int, Band]
-    per_node: int
-    results: Mapping[int, Result] = field(default_factory=FrozenMapping)
-    impossible: dict[str, None] = field(default_factory=dict)
-    price: float | None = None
-
-    def run_s(self, gpus: int, shape: Shape, batch: int = 1) -> float:
-        """Seconds of a batch on so many GPUs; infinite where it does not fit."""
-        try:
-            return self.service.times(gpus, shape, batch).run_s(shape)
-        except InfeasibleError:
-            return inf
-
-    def alone_s(self, shape: Shape) -> float:
-        """Seconds of a request alone on the fewest GPUs on which it fits."""
-        return next((s for s in (self.run_s(gpus, shape) for gpus in self.degrees) if s < inf), inf)
-
-    def fastest_s(self, shape: Shape) -> float:
-        """Seconds of a request alone on the GPUs on which it is the fastest."""
-        return min(self.run_s(gpus, shape) for gpus in self.degrees)
-
-
-def simulated_site(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Site:
-    """Return a cluster with the fastest sampler of a shape on each number of GPUs.
-
-    Raises:
-        InfeasibleError: none fits on any.
-    """
-    cluster = asked.scenario.cluster
-    found = {gpus: best_sampler(asked, shape, gpus) for gpus in degrees}
-    results = {gpus: result for gpus, result in found.items() if result is not None}
-    if not results:
-        sizes = ", ".join(map(str, degrees))
-        words = f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {cluster.name}"
-        raise InfeasibleError(f"{words}, one replica")
-    lacking = (counted(gpus, "GPU") for gpus in degrees if gpus not in results)
-    none = {f"a replica of {words}: no sampler fits": None for words in lacking}
-    made = {gpus: (of.source, of.uncertainty.band) for gpus, of in results.items() if of.source is not None}
-    samplers = {
-        gpus: source.strategy for gpus, (source, _) in made.items() if isinstance(source.strategy, Sampler)
-    }
-    return Site(
-        cluster.name,
-        Simulated(asked.scenario, samplers),
-        tuple(samplers),
-        {gpus: (of.name, parameters_of(of)) for gpus, of in samplers.items()},
-        {gpus: band for gpus, (_, band) in made.items()},
-        cluster.devices_per_node,
-        results,
-        none,
-    )
-
-
-def tabled_site(table: Tabled) -> Site:
-    """Return the site of a table of service times."""
-    sizes = table.degrees
-    as_is: Mapping[int, tuple[str, Mapping[str, Any]]] = {gpus: ("measured", {}) for gpus in sizes}
-    return Site("", table, tuple(sizes), as_is, dict.fromkeys(sizes, Band()), max(sizes))
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Question:
     """A question about serving on one site.
 
@@ -122,6 +35,7 @@ class Question:
         kinds: classes of requests; of a trace those that occur.
         trace: requests as they arrived.
         gpus: numbers of GPUs of the fleet: one, or a span of which the fewest that hold are wanted.
+        scale: factor on all service times.
     """
 
     site: Site
@@ -131,245 +45,198 @@ class Question:
     trace: Trace | None
     gpus: Sequence[int]
     scale: float = 1.0
-    _memory: dict[object, Any] = field(default_factory=dict)
 
-    def plans(self, gpus: int) -> Iterator[tuple[Plan, Setup]]:
-        """Yield the plans on so many GPUs that fit in memory."""
-        for policy in self.policies:
-            for name, pools in self._pools(gpus, policy):
-                for cap in self.caps if policy.batches else (1,):
-                    setup = self._setup(pools, policy, cap)
-                    if self.ceiling_per_s(setup) > 0:
-                        yield self._plan(name, setup), setup
+    @property
+    def has_slo(self) -> bool:
+        """Whether any class of requests has an SLO."""
+        return any(kind.slo_s < inf for kind in self.kinds)
 
-    def _pools(self, gpus: int, policy: AnyPolicy) -> Iterator[tuple[str, tuple[Pool, ...]]]:
-        """Yield the ways to divide GPUs into replicas, with their names."""
-        options, elastic = self.options, isinstance(policy, ElasticPolicy)
-        if options.pools is not None:
-            stages = pools_of(options.pools)
-            there = stages["denoiser"]
-            sizes = replicas_of(options.replicas) if options.replicas and not elastic else (1,) * there
-            if sum(sizes) != there:
-                raise wrong("replicas", f"has {sum(sizes)} GPUs, but `pools` gives denoiser {there}")
-            sizes = self._nodes(there) if elastic else sizes
-            of_stage = {name: (1,) * number for name, number in stages.items()} | {"denoiser": sizes}
-            name = f"{there} elastic" if elastic else named(sizes)
-            yield name, tuple(Pool(replicas, POOLS[stage]) for stage, replicas in of_stage.items())
-        elif elastic:
-            yield f"{gpus} elastic", (Pool(self._nodes(gpus)),)
-        elif options.replicas is not None:
-            for text in options.replicas.split(","):
-                yield named(replicas_of(text)), (Pool(replicas_of(text)),)
-        else:
-            for degree in self.site.degrees:
-                if count := gpus // degree:
-                    yield f"{count}x{degree}", (Pool((degree,) * count),)
-
-    def _nodes(self, gpus: int) -> tuple[int, ...]:
-        """Return the GPUs of each node of so many."""
-        node = min(self.site.per_node, gpus)
-        return (node,) * (gpus // node) + ((gpus % node,) if gpus % node else ())
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The lowest and the highest rate that is asked for; 0 where none is."""
+        usual = 0.0 if self.trace is None else self.trace.rate_per_s
+        return self.options.rates or (usual, usual)
 
     @property
     def caps(self) -> Sequence[int]:
         """The batch caps to try with policies that form batches."""
-        known = [cap for cap in CAPS if self.site.service.has_batches(cap)]
+        known = [cap for cap in CAPS if self.site.has_batches(cap)]
         return known if self.options.max_batch is None else (self.options.max_batch,)
 
-    def _setup(self, pools: tuple[Pool, ...], policy: AnyPolicy, cap: int) -> Setup:
-        largest = max(max(pool.replicas) for pool in pools)
-        degrees = tuple(gpus for gpus in self.site.degrees if gpus <= largest)
-        return Setup(pools, policy, self.options.dispatch, cap, self.options.batch_wait, degrees)
+    def ways(self) -> Iterator[Way]:
+        """Yield the ways to serve that are to be compared."""
+        for policy in self.policies:
+            elastic = isinstance(policy, ElasticPolicy)
+            sizes: Iterable[int | tuple[int, ...]] = self.options.divisions or self.site.degrees
+            if elastic or (self.options.stages and not self.options.divisions):
+                sizes = (1,)
+            caps = self.caps if policy.batches else (1,)
+            yield from (Way(policy, size, cap) for size in sizes for cap in caps)
 
-    def _plan(self, name: str, setup: Setup) -> Plan:
-        degree = max(max(pool.replicas) for pool in setup.pools if "denoise" in pool.parts)
-        degree = max((of for of in self.site.degrees if of <= degree), default=degree)
-        sampler, parameters = self.site.samplers[degree]
-        pools = pools_of(self.options.pools) if self.options.pools else {}
-        usual = {name: of.default for name, of in signature(type(setup.policy)).parameters.items()}
-        values = {name: getattr(setup.policy, name) for name in usual}
-        changed = [f"{name} {value}" for name, value in values.items() if value != usual[name]]
-        policy = " ".join([setup.policy.name, *changed])
-        return Plan(
-            name, self.site.name, setup.gpus, sampler, parameters, policy, setup.max_batch, pools, degree
-        )
+    def plans(self, gpus: int) -> Iterator[Plan]:
+        """Yield the plans on so many GPUs that fit in memory."""
+        for way in self.ways():
+            if (plan := self.plan(way, gpus)) is not None and self.ceiling_per_s(plan) > 0:
+                yield plan
 
-    def ceiling_per_s(self, setup: Setup) -> float:
-        """The requests a second that a fleet completes at most, however they are batched; 0 where one does not fit."""
-        rates: list[float] = []
+    def plan(self, way: Way, gpus: int) -> Plan | None:
+        """Return a way to serve on so many GPUs, or on as many as its replicas take; None where they are too few."""
+        stages, options = self.options.stages, self.options
+        there = stages.get("denoiser", gpus)
+        replicas = (way.gpus,) * (there // way.gpus) if isinstance(way.gpus, int) else way.gpus
+        if isinstance(way.policy, ElasticPolicy):
+            node = min(self.site.per_node, there)
+            replicas = (node,) * (there // node) + (there % node,) * (there % node > 0)
+        if not replicas:
+            return None
+        if stages and sum(replicas) != there:
+            raise wrong("replicas", f"has {sum(replicas)} GPUs, but `pools` gives denoiser {there}")
+        of_stage = {name: (1,) * number for name, number in stages.items()} | {"denoiser": replicas}
+        pools = tuple(Pool(of_stage[name], POOLS[name]) for name in stages) or (Pool(replicas),)
+        degrees = tuple(of for of in self.site.degrees if of <= max(replicas))
+        setup = Setup(pools, way.policy, options.dispatch, way.max_batch, options.batch_wait, degrees)
+        degree = max(degrees, default=replicas[0])
+        return Plan(way, setup, self.site.name, *self.site.sampler(degree), degree)
+
+    def ceiling_per_s(self, plan: Plan) -> float:
+        """Return the requests a second that a plan completes at most, however batched; 0 where one does not fit."""
+        setup, rates = plan.setup, []
         for pool in setup.pools:
-            elastic = isinstance(setup.policy, ElasticPolicy)
             rate = 0.0
-            for gpus in pool.replicas:
-                sizes = [of for of in setup.degrees if of <= gpus] if elastic else [gpus]
-                mean_s = sum(
-                    kind.share * min((self._gpu_s(of, kind, setup, pool) for of in sizes), default=inf)
-                    for kind in self.kinds
-                )
-                if mean_s == inf:
+            for gpus, count in Counter(pool.replicas).items():
+                sizes = [of for of in setup.degrees if of <= gpus] if plan.elastic else [gpus]
+                mean_gpu_s = self._mean_gpu_s(sizes, (setup.max_batch,), pool.parts)
+                if mean_gpu_s == inf:
                     return 0.0
-                rate += gpus / mean_s
+                rate += count * gpus / mean_gpu_s
             rates.append(rate)
         return min(rates)
 
-    def _gpu_s(self, gpus: int, kind: Kind, setup: Setup, pool: Pool) -> float:
-        return gpus * self._least_s(gpus, kind.shape, setup.max_batch, pool.parts)
+    def _mean_gpu_s(self, sizes: Iterable[int], caps: Iterable[int], parts: tuple[str, ...]) -> float:
+        """Return the least GPU-seconds of parts of a request on replicas of some sizes; infinite where none fits."""
+        shares: dict[Shape, float] = {}
+        for kind in self.kinds:
+            shares[kind.shape] = shares.get(kind.shape, 0.0) + kind.share
+        pairs = [(gpus, cap) for gpus in sizes for cap in caps]
+        least = (
+            (share, min((gpus * self._least_s(gpus, shape, cap, parts) for gpus, cap in pairs), default=inf))
+            for shape, share in shares.items()
+        )
+        return sum(share * gpu_s for share, gpu_s in least)
 
     def _least_s(self, gpus: int, shape: Shape, cap: int, parts: tuple[str, ...]) -> float:
-        """Return the least seconds of a replica for a request, in the best batch up to a cap."""
-        key = gpus, shape, cap, parts
-        if key not in self._memory:
-            sizes = {1, *(size for size in CAPS if size < cap), cap}
-            self._memory[key] = min(self._parts_s(gpus, shape, size, parts) / size for size in sizes)
-            if self._parts_s(gpus, shape, cap, parts) == inf:
-                self._memory[key] = inf
-        return float(self._memory[key]) * self.scale
-
-    def _parts_s(self, gpus: int, shape: Shape, batch: int, parts: tuple[str, ...]) -> float:
+        """Return the least seconds of a replica for a request, in the best batch up to a cap that fits."""
+        sizes = {1, *(size for size in CAPS if size < cap), cap}
         try:
-            times = self.site.service.times(gpus, shape, batch)
+            times = {size: self.site.times(gpus, shape, size) for size in sorted(sizes)}
         except InfeasibleError as error:
             self.site.impossible[str(error)] = None
             return inf
-        each = dict(zip(PARTS, (times.encode_s, shape.steps * times.step_s, times.decode_s), strict=True))
-        return sum(each[part] for part in parts)
+        steps = 1, shape.steps, 1
+        each = [
+            sum(n * of for n, of, part in zip(steps, every, PARTS, strict=True) if part in parts) / size
+            for size, every in times.items()
+        ]
+        return self.scale * min(each)
 
-    def load(self, rate_per_s: float, setup: Setup) -> Load:
-        """The requests of a run at a rate."""
+    def load(self, rate_per_s: float, plan: Plan) -> Load:
+        """Return the requests of a run at a rate."""
         options, duration_s = self.options, self.options.duration
         if self.trace is not None:
             span_s = len(self.trace.arrival_s) / rate_per_s
             return Load(self.kinds, rate_per_s, span_s, seed=options.seed, trace=self.trace)
-        if options.arrivals.startswith("closed"):
-            rate_per_s = self.ceiling_per_s(setup) * 1.05
+        if options.process.clients:
+            rate_per_s = self.ceiling_per_s(plan) * 1.05
         duration_s = REQUESTS / rate_per_s if duration_s is None else duration_s
         return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
 
-    def run(self, plan: Plan, setup: Setup, rate_per_s: float, *, recorded: bool = False) -> Outcome:
-        """Run a plan at a rate."""
-        load = self.load(rate_per_s, setup)
-        log = self._replay(setup, load, load.jobs(), recorded=recorded).run()
-        done = sum(job.end_s <= load.duration_s for job in log.jobs)
-        reached = done / max(load.duration_s, 1e-12) if load.clients else rate_per_s
-        return outcome_of(
-            plan,
-            log,
-            rate_per_s=reached,
-            warmup_s=self._warmup_s(load),
-            duration_s=load.duration_s,
-            has_slo=any(kind.slo_s < inf for kind in self.kinds),
-            alone_s={
-                kind.shape: self.scale * self.site.run_s(plan.degree, kind.shape) for kind in self.kinds
-            },
-            ceiling_per_s=self.ceiling_per_s(setup),
-            price=self.site.price,
-            recorded=recorded,
+    def run(self, plan: Plan, rate_per_s: float, *, recorded: bool = False) -> Outcome:
+        """Return what a plan gives at a rate; requests that arrive in the warm-up are not counted."""
+        load = self.load(rate_per_s, plan)
+        log, warmup_s = self._replay(plan, load, load.jobs(), recorded=recorded).run(), self._warmup_s(load)
+        jobs = sorted((job for job in log.jobs if job.arrival_s >= warmup_s), key=lambda job: job.number)
+        held = np.array([not job.missed for job in jobs], dtype=bool)
+        completed = sum(job.end_s <= load.duration_s for job in log.jobs) / load.duration_s
+        alone_s = {
+            shape: self.scale * self.site.run_s(plan.degree, shape) for shape in {of.shape for of in jobs}
+        }
+        return Outcome(
+            plan=plan,
+            rate_per_s=completed if load.clients else rate_per_s,
+            attainment=float(held.mean()) if self.has_slo and jobs else None,
+            latencies_s=np.array([job.end_s - job.arrival_s for job in jobs]),
+            held=held,
+            wait_s=float(np.mean([job.start_s - job.arrival_s for job in jobs])) if jobs else 0.0,
+            alone_s=float(np.mean([alone_s[job.shape] for job in jobs])) if jobs else 0.0,
+            completed_per_s=completed,
+            use=log.busy_gpu_s / (plan.gpus * max(load.duration_s, log.end_s)),
+            ceiling_per_s=self.ceiling_per_s(plan),
+            price_per_gpu_hour=self.site.price,
+            warmup_s=warmup_s,
+            log=log if recorded else None,
         )
 
-    def _replay(self, setup: Setup, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
-        service = self.site.service if self.scale == 1 else self.site.service.scaled(self.scale)
+    def _replay(self, plan: Plan, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
+        until_s = load.duration_s
         return Replay(
-            setup, jobs, service, FirstComeFirstServed(),
-            clients=load.clients, until_s=load.duration_s, **rules,
-        )  # fmt: skip
+            plan.setup, jobs, self.site, scale=self.scale, clients=load.clients, until_s=until_s, **rules
+        )
 
     def _warmup_s(self, load: Load) -> float:
         """Return the seconds whose requests are not counted."""
         return 0.0 if self.trace is not None else WARMUP * load.duration_s
 
-    def holds(self, setup: Setup, rate_per_s: float) -> bool:
-        """Whether a fleet holds the SLO at a rate; a run ends once too many requests missed it."""
-        load = self.load(rate_per_s, setup)
+    def holds(self, plan: Plan, rate_per_s: float) -> bool:
+        """Return whether a plan holds the SLO at a rate; a run ends once too many requests missed it."""
+        load = self.load(rate_per_s, plan)
         jobs, warmup_s = list(load.jobs()), self._warmup_s(load)
         counted_jobs = sum(job.arrival_s >= warmup_s for job in jobs)
         may_miss = int((1 - self.options.slo_share) * counted_jobs + 1e-9)
         try:
-            self._replay(setup, load, jobs, may_miss=may_miss, counted_from_s=warmup_s).run()
+            self._replay(plan, load, jobs, may_miss=may_miss, counted_from_s=warmup_s).run()
         except TooManyMissedError:
             return False
         return True
 
-    def capacity_per_s(self, setup: Setup, least_per_s: float = 0.0) -> float:
-        """The highest rate at which a fleet holds the SLO, by bisection under the same draws.
+    def capacity_per_s(self, plan: Plan, least_per_s: float = 0.0) -> float:
+        """Return the highest rate at which a plan holds the SLO, by bisection under the same draws.
 
         0 where it never does, or not above a rate that is of no interest.
         """
-        ceiling = high = self.ceiling_per_s(setup)
-        if least_per_s and not (least_per_s < high and self.holds(setup, least_per_s)):
+        ceiling = high = self.ceiling_per_s(plan)
+        if least_per_s and not (least_per_s < high and self.holds(plan, least_per_s)):
             return 0.0
         low = least_per_s
         while high - low > EXACT * high and high > EXACT * ceiling:
             middle = (low + high) / 2
-            low, high = (middle, high) if self.holds(setup, middle) else (low, middle)
+            low, high = (middle, high) if self.holds(plan, middle) else (low, middle)
         return low
 
     def scaled(self, factor: float, draw: int = 0) -> "Question":
-        """The same question where everything takes so many times as long, or with another draw of the requests."""
+        """Return the question where everything takes so many times as long, or with another draw of the requests."""
         options = replace(self.options, seed=self.options.seed + draw)
-        return replace(self, options=options, scale=self.scale * factor, _memory=self._memory)
+        return replace(self, options=options, scale=self.scale * factor)
 
-    def band(self, plan: Plan) -> Band:
-        """Factors on the service times of a plan between which eight of ten measured ones lie."""
-        return self.site.band.get(plan.degree, Band())
-
-    def fewest(self, rate_per_s: float) -> Iterator[Outcome]:
-        """Yield runs on the fewest GPUs that hold the SLO at a rate, one for each degree, policy and cap that does."""
-        for plan, _ in self.plans(max(self.gpus)):
-            if (run := self.fewest_like(plan, rate_per_s)) is not None:
-                yield run
-
-    def fewest_like(self, like: Plan, rate_per_s: float) -> Outcome | None:
-        """Return the run of plans like this one on the fewest GPUs that holds, by bisection; None where none does."""
-        counts = [gpus for gpus in self.gpus if self._like(like, gpus) is not None]
-        best: tuple[Plan, Setup] | None = None
-        first, last = 0, len(counts)
+    def fewest(self, way: Way, rate_per_s: float) -> Plan | None:
+        """Return a way to serve on the fewest GPUs that hold the SLO at a rate, by bisection; None where none does."""
+        least = way.gpus if isinstance(way.gpus, int) else sum(way.gpus)
+        fixed = sum(self.options.stages.values()) or (0 if isinstance(way.gpus, int) else least)
+        counts = [of for of in self.gpus if (of == fixed if fixed else of % least == 0)]
+        best, first, last = None, 0, len(counts)
         while first < last:
             middle = (first + last) // 2 if best is not None else last - 1
-            found = self._like(like, counts[middle])
-            setup = None if found is None else found[1]
-            if (
-                setup is not None
-                and self.ceiling_per_s(setup) >= rate_per_s
-                and self.holds(setup, rate_per_s)
-            ):
-                best, last = found, middle
+            plan = self.plan(way, counts[middle])
+            if plan and self.ceiling_per_s(plan) >= rate_per_s and self.holds(plan, rate_per_s):
+                best, last = plan, middle
             elif best is None:
                 return None
             else:
                 first = middle + 1
-        return None if best is None else self.run(*best, rate_per_s)
-
-    def _like(self, like: Plan, gpus: int) -> tuple[Plan, Setup] | None:
-        """Return the plan on exactly so many GPUs with the degree, policy and cap of another."""
-        key = "like", gpus
-        if key not in self._memory:
-            made = {(self._kin(plan), setup.gpus): (plan, setup) for plan, setup in self.plans(gpus)}
-            self._memory[key] = made
-        of: Mapping[Any, tuple[Plan, Setup]] = self._memory[key]
-        return of.get((self._kin(like), gpus))
-
-    def _kin(self, plan: Plan) -> tuple[str, str, int]:
-        """Return what plans of one degree, policy and cap have in common, on however many GPUs."""
-        given = self.options.replicas is not None or self.options.pools is not None
-        size = plan.replicas if given else plan.replicas.rpartition("x")[2].rpartition(" ")[2]
-        return size, plan.policy, plan.max_batch
+        return best
 
     def fewest_bound(self, rate_per_s: float) -> int:
-        """GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""
-        least_gpu_s = sum(
-            kind.share
-            * min(
-                of * self._least_s(of, kind.shape, cap, PARTS)
-                for of in self.site.degrees
-                for cap in (1, *self.caps)
-            )
-            for kind in self.kinds
-        )
+        """Return the GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""
+        least_gpu_s = self._mean_gpu_s(self.site.degrees, (1, *self.caps), PARTS)
         if least_gpu_s == inf:
             raise InfeasibleError(f"no replica fits: {'; '.join(self.site.impossible)}")
         return max(1, ceil(rate_per_s * least_gpu_s))
-
-
-def named(sizes: Sequence[int]) -> str:
-    """Return the name of replicas of these numbers of GPUs: 2x4+8x1."""
-    return "+".join(f"{sizes.count(of)}x{of}" for of in dict.fromkeys(sizes))

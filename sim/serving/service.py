@@ -1,10 +1,12 @@
 """Service times: how long a batch of a shape takes on so many GPUs, by the simulator or as somebody measured."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
+from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted
 from profiles.files import read_rows
 from profiles.mappings import FrozenMapping
@@ -13,33 +15,91 @@ from sim.explore.points import find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.outcomes.runs import run_point
+from sim.outcomes.runs import parameters_of, run_point
+from sim.serving.fleet import PARTS, Service
 from strategies.policy import Shape, Times
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 
 COLUMNS: Final = ("height", "width", "frames", "steps", "gpus", "batch", "seconds")
 """Columns of a table of service times."""
+NONE: Final[Mapping[Any, Any]] = FrozenMapping()
 
 
-@dataclass(slots=True)
-class Simulated:
-    """Service times from the simulator; each is found once.
+class Site(Service):
+    """Service times of replicas of which plans can be made.
 
     Attributes:
-        scenario: model, cluster and workload; requests change its shape, replicas its GPUs.
-        samplers: the sampler of replicas of so many GPUs.
-        scale: factor on all seconds: 1, or an end of the band.
+        name: of the cluster; empty of a table.
+        per_node: GPUs of a node.
+        degrees: numbers of GPUs that a replica can have, ascending.
+        price: dollars a GPU-hour.
+        impossible: what cannot be, in words, as it was found.
     """
 
-    scenario: SamplingScenario
-    samplers: Mapping[int, Sampler]
-    scale: float = 1.0
-    known: dict[tuple[int, Shape, int], Times] = field(default_factory=dict)
-    results: dict[tuple[int, Shape, int], Result] = field(default_factory=dict)
+    name = ""
+    price: float | None = None
+
+    def __init__(self, degrees: Sequence[int], per_node: int) -> None:
+        self.degrees, self.per_node = degrees, per_node
+        self.impossible: dict[str, None] = {}
+
+    def sampler(self, gpus: int) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the parameters of the sampler of a replica of so many GPUs."""
+        return "measured", {}
+
+    def alone(self, gpus: int) -> Result | None:
+        """Return a request alone on a replica of so many GPUs, simulated; None of a table."""
+        return None
+
+    def has_batches(self, most: int) -> bool:
+        """Return whether batches up to a size are known."""
+        return True
+
+    def band(self, gpus: int) -> Band:
+        """Return the factors on the seconds of a replica between which eight of ten measured ones lie."""
+        alone = self.alone(gpus)
+        return Band() if alone is None else alone.uncertainty.band
+
+    def run_s(self, gpus: int, shape: Shape) -> float:
+        """Return the seconds of a request alone on so many GPUs; infinite where it does not fit."""
+        try:
+            return self.times(gpus, shape).run_s(shape)
+        except InfeasibleError:
+            return inf
+
+    def fewest_gpus_s(self, shape: Shape) -> float:
+        """Return the seconds of a request alone on the fewest GPUs on which it fits."""
+        return next((s for s in (self.run_s(gpus, shape) for gpus in self.degrees) if s < inf), inf)
+
+
+class Simulated(Site):
+    """Service times from the simulator; each is found once.
+
+    Args:
+        scenario: model, cluster and workload; requests change its shape, replicas its GPUs.
+        samplers: the sampler of replicas of so many GPUs.
+        fastest: a request alone on each, simulated.
+    """
+
+    def __init__(
+        self,
+        scenario: SamplingScenario,
+        samplers: Mapping[int, Sampler],
+        fastest: Mapping[int, Result] = NONE,
+    ) -> None:
+        super().__init__(tuple(samplers), scenario.cluster.devices_per_node)
+        self.name, self.scenario, self.samplers, self.fastest = (
+            scenario.cluster.name,
+            scenario,
+            samplers,
+            fastest,
+        )
+        self.known: dict[tuple[int, Shape, int], Times] = {}
+        self.results: dict[tuple[int, Shape, int], Result] = {}
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a batch on so many GPUs.
+        """Return the seconds of a batch on so many GPUs.
 
         Raises:
             InfeasibleError: it does not fit, or the sampler cannot divide it.
@@ -50,78 +110,62 @@ class Simulated:
         return times
 
     def _times(self, gpus: int, shape: Shape, batch: int) -> Times:
+        if gpus not in self.samplers:
+            raise InfeasibleError(f"a replica of {counted(gpus, 'GPU')}: no sampler fits")
         result = self.result(gpus, shape, batch)
         if result.missing_memory:
             where = f"batch {batch} of {shape.words} on {counted(gpus, 'GPU')}"
             raise InfeasibleError(f"{where} {result.missing_memory}")
         parts = result.phases or {"denoise_s": result.latency_s}
-        encode_s, denoise_s, decode_s = (
-            self.scale * parts.get(f"{part}_s", 0.0) for part in ("encode", "denoise", "decode")
-        )
+        encode_s, denoise_s, decode_s = (parts.get(f"{part}_s", 0.0) for part in PARTS)
         return Times(encode_s, denoise_s / shape.steps, decode_s)
 
     def result(self, gpus: int, shape: Shape, batch: int = 1) -> Result:
-        """The simulated run of a batch."""
+        """Return the simulated run of a batch."""
         key = gpus, shape, batch
         if key not in self.results:
             self.results[key] = run_point(self.samplers[gpus], at_shape(self.scenario, shape, gpus, batch))
         return self.results[key]
 
     def handover_s(self, gpus: int, shape: Shape) -> float:
-        """Seconds in which the latents of a request reach other GPUs of its node."""
+        """Return the seconds in which the latents of a request reach other GPUs of its node."""
         scene, link = at_shape(self.scenario, shape, 1, 1), self.scenario.cluster.intra_node
         return scene.latent_bytes / link.bandwidth_bytes_per_s + link.latency_s
 
-    def has_batches(self, most: int) -> bool:
-        """Whether batches up to a size are known."""
-        return True
+    def sampler(self, gpus: int) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the parameters of the sampler of a replica of so many GPUs."""
+        sampler = self.samplers.get(gpus)
+        return ("", {}) if sampler is None else (sampler.name, parameters_of(sampler))
 
-    def scaled(self, factor: float) -> "Simulated":
-        """The same where everything takes so many times as long."""
-        return Simulated(self.scenario, self.samplers, factor * self.scale, {}, self.results)
+    def alone(self, gpus: int) -> Result | None:
+        """Return a request alone on a replica of so many GPUs, simulated."""
+        return self.fastest.get(gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class Tabled:
-    """Service times as they were measured: seconds of a batch by shape, GPUs and requests."""
+class Tabled(Site):
+    """Service times as they were measured: seconds of a batch by shape, GPUs and requests; nothing moves."""
 
-    rows: Mapping[tuple[int, Shape, int], float]
-    source: str
-    scale: float = 1.0
+    def __init__(self, rows: Mapping[tuple[int, Shape, int], float], source: str) -> None:
+        sizes = sorted({gpus for gpus, *_ in rows})
+        super().__init__(sizes, max(sizes, default=1))
+        self.rows, self.source = rows, source
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a batch on so many GPUs, spread over its steps.
+        """Return the seconds of a batch on so many GPUs, spread over its steps.
 
         Raises:
             InputError: the table has no such row.
         """
-        plain = shape._replace(guidance="")
-        seconds = self.rows.get((gpus, plain, batch))
+        seconds = self.rows.get((gpus, shape._replace(guidance=""), batch))
         if seconds is None:
             key = f"height {shape.height}, width {shape.width}, frames {shape.frames}, steps {shape.steps}"
             raise InputError(f"{self.source}: has no row of {key}, gpus {gpus}, batch {batch}")
-        return Times(0.0, self.scale * seconds / shape.steps, 0.0)
-
-    def handover_s(self, gpus: int, shape: Shape) -> float:
-        """No seconds: the table holds none."""
-        return 0.0
+        return Times(0.0, seconds / shape.steps, 0.0)
 
     def has_batches(self, most: int) -> bool:
-        """Whether batches up to a size are known, of whatever shape and on whatever GPUs."""
+        """Return whether batches up to a size are known, of whatever shape and on whatever GPUs."""
         cases = {(gpus, shape) for gpus, shape, _ in self.rows}
         return all((*case, batch) in self.rows for case in cases for batch in range(1, most + 1))
-
-    def scaled(self, factor: float) -> "Tabled":
-        """The same where everything takes so many times as long."""
-        return replace(self, scale=self.scale * factor)
-
-    @property
-    def degrees(self) -> list[int]:
-        """Numbers of GPUs of its rows."""
-        return sorted({gpus for gpus, _, _ in self.rows})
-
-
-AnyService = Simulated | Tabled
 
 
 def read_service(path: Path) -> Tabled:
@@ -164,8 +208,29 @@ class Asked:
 
     scenario: SamplingScenario
     names: tuple[str, ...] | None = None
-    held: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    held: Mapping[str, Any] = NONE
     runtime: str | None = None
+
+
+def simulated(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Simulated:
+    """Return a cluster with the fastest sampler of a shape on each number of GPUs.
+
+    Raises:
+        InfeasibleError: none fits on any.
+    """
+    cluster = asked.scenario.cluster
+    fastest = {gpus: best for gpus in degrees if (best := best_sampler(asked, shape, gpus)) is not None}
+    if not fastest:
+        sizes = ", ".join(map(str, degrees))
+        words = f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {cluster.name}"
+        raise InfeasibleError(f"{words}, one replica")
+    points = {gpus: of.source.strategy for gpus, of in fastest.items() if of.source is not None}
+    site = Simulated(
+        asked.scenario, {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}, fastest
+    )
+    lacking = [counted(gpus, "GPU") for gpus in degrees if gpus not in fastest]
+    site.impossible |= {f"a replica of {words}: no sampler fits": None for words in lacking}
+    return site
 
 
 def best_sampler(asked: Asked, shape: Shape, gpus: int) -> Result | None:

@@ -11,6 +11,7 @@ import multiprocessing
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.errors import InputError
-from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.fleet import Pool, Replay, Service, Setup
 from sim.serving.load import Kind, Load
 from strategies.policy import Job, Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
@@ -129,7 +130,8 @@ async def measure(ports: list[int], jobs: list[Job]) -> list[Asked]:
         return sorted(await asyncio.gather(*asking))
 
 
-class Recorded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recorded(Service):
     """Service times as they were measured, by the number of the request, which its shape holds."""
 
     asked: list[Asked]
@@ -138,16 +140,12 @@ class Recorded(NamedTuple):
         """Seconds of a request."""
         return Times(0.0, self.asked[shape.height - 1].held_s, 0.0)
 
-    def handover_s(self, gpus: int, shape: Shape) -> float:
-        """No seconds: nothing moves."""
-        return 0.0
-
 
 def replayed(asked: list[Asked], workers: int) -> list[float]:
     """Latencies of the same requests in simulation."""
     jobs = [Job(number, of.sent_s, Shape(number + 1, 1, 1, 1)) for number, of in enumerate(asked)]
-    in_order = FirstComeFirstServed()
-    done = Replay(Setup((Pool((1,) * workers),), in_order), jobs, Recorded(asked), in_order).run().jobs
+    setup = Setup((Pool((1,) * workers),), FirstComeFirstServed())
+    done = Replay(setup, jobs, Recorded(asked)).run().jobs
     return [job.end_s - job.arrival_s for job in done]
 
 

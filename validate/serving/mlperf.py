@@ -11,6 +11,7 @@ predicted with the arrivals it had. The seed reproduces the printed rate of arri
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,11 +21,10 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
-from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.fleet import Pool, Replay, Service, Setup
 from sim.serving.load import Kind, Load, Trace
 from strategies.policy import Shape, Times
 from strategies.serving.batcher import Batcher
-from strategies.serving.fcfs import FirstComeFirstServed
 from validate.published.records import TASKS, Published, Record, Standing
 from validate.tables import Section, percent, signed
 
@@ -62,7 +62,8 @@ SPREAD: Final = 0.02
 KINDS: Final = (Kind(1.0, Shape(1024, 1024, 1, 1)),)
 
 
-class Engine(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Engine(Service):
     """Service times of one GPU; a full batch takes some seconds."""
 
     full_s: float
@@ -72,10 +73,6 @@ class Engine(NamedTuple):
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Seconds of a batch."""
         return Times(0.0, self.full_s * (self.fixed + (1 - self.fixed) * batch / self.most), 0.0)
-
-    def handover_s(self, gpus: int, shape: Shape) -> float:
-        """No seconds: nothing moves."""
-        return 0.0
 
 
 class ServerRun(NamedTuple):
@@ -121,7 +118,7 @@ class ServerRun(NamedTuple):
         engine = Engine(slower * self.gpus * most / self.offline_per_s, most, fixed)
         limit_s = LIMITS_S[self.gpus >= NODE] if most > 1 else 0.0
         setup = Setup((Pool((1,) * self.gpus),), Batcher(), dispatch, most, limit_s)
-        done = Replay(setup, load.jobs(), engine, FirstComeFirstServed()).run().jobs
+        done = Replay(setup, load.jobs(), engine).run().jobs
         return np.percentile([job.end_s - job.arrival_s for job in done], PERCENTS)
 
     def predicted(self, draws: int) -> tuple[np.ndarray, np.ndarray]:

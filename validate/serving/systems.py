@@ -71,10 +71,10 @@ def service(place: Place) -> Simulated:
 def drawn(place: Place) -> np.ndarray:
     """Makespan, mean and p95 in seconds of a hundred prompts of the mix from eight clients, a row for each draw."""
     kinds = tuple(Kind(share, Shape(side, side, 1, steps)) for share, side, steps in MIX)
-    in_order, rows = FirstComeFirstServed(), []
+    setup, rows = Setup((Pool((1,)),), FirstComeFirstServed()), []
     for seed in range(DRAWS):
         jobs = islice(Load(kinds, PROMPTS, 1.0, f"closed:{CLIENTS}", seed).jobs(), PROMPTS)
-        log = Replay(Setup((Pool((1,)),), in_order), jobs, service(place), in_order, clients=CLIENTS).run()
+        log = Replay(setup, jobs, service(place), clients=CLIENTS).run()
         latencies = [job.end_s - job.arrival_s for job in log.jobs]
         rows.append((log.end_s, float(np.mean(latencies)), float(np.percentile(latencies, 95))))
     return np.array(rows)

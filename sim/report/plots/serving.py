@@ -1,8 +1,7 @@
 """Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from io import BytesIO
 from typing import Final
 
@@ -15,7 +14,7 @@ from sim.report.plots import charts
 from sim.report.plots.looks import MARKERS
 from sim.serving.answers import Serving
 from sim.serving.fleet import Ran
-from sim.serving.outcomes import Outcome, Plan
+from sim.serving.outcomes import Outcome
 from sim.serving.records import log_of, waiting_over_time
 
 __all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates") for info in ("", "_info")]
@@ -26,49 +25,26 @@ WINDOW: Final = 12
 """Mean latencies that a picture of the fleet shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanPoint:
-    """What a plan gave: at a rate, its attainment (None without an SLO), percentiles and cost of a request."""
-
-    plan: str
-    rate_per_s: float
-    attainment: float | None
-    p50_s: float
-    p99_s: float
-    cost: float
-
-
-def _plan(plan: Plan) -> str:
+def _plan(of: Outcome) -> str:
     """Return a plan as legends name it."""
-    cap = f" {plan.max_batch}" if plan.max_batch > 1 else ""
-    return f"{plan.replicas}, {plan.policy}{cap}"
+    return f"{of.plan.replicas}, {of.plan.policy_and_cap}"
 
 
-def plot_rates_info(serving: Serving) -> list[list[PlanPoint]]:
-    """Return the values that ``plot_rates`` draws: for each plan those at each rate.
+def plot_rates_info(serving: Serving) -> list[list[Outcome]]:
+    """Return what ``plot_rates`` draws: for each plan its outcome at each rate.
 
     Raises:
         InputError: one rate was asked for alone.
     """
     if not serving.curves:
         raise InputError("a curve needs a span of rates: rate='0.5-4'")
-    return [_points(curve) for curve in serving.curves]
+    return serving.curves
 
 
-def plot_costs_info(serving: Serving) -> list[PlanPoint]:
-    """Return the values that ``plot_costs`` draws: of each plan, dollars of 1,000 requests, or GPU-seconds of one."""
+def plot_costs_info(serving: Serving) -> list[Outcome]:
+    """Return the outcomes that ``plot_costs`` draws: those that complete requests."""
     every = [of for curve in serving.curves for of in curve] or serving.outcomes
-    return [of for of in _points(every) if charts.is_finite(of.cost) and charts.is_finite(of.p99_s)]
-
-
-def _points(outcomes: Sequence[Outcome]) -> list[PlanPoint]:
-    return [
-        PlanPoint(
-            _plan(of.plan), of.rate_per_s, of.attainment, of.percentile_s(50), of.percentile_s(99),
-            of.gpu_s_per_request if of.dollars_per_1000 is None else of.dollars_per_1000,
-        )
-        for of in outcomes
-    ]  # fmt: skip
+    return [of for of in every if charts.is_finite(of.cost) and charts.is_finite(of.percentile_s(99))]
 
 
 def plot_rates(serving: Serving) -> Figure:
@@ -84,9 +60,9 @@ def plot_rates(serving: Serving) -> Figure:
         }
         rates = [of.rate_per_s for of in curve]
         if curve[0].attainment is not None:
-            above.plot(rates, [of.attainment for of in curve], label=curve[0].plan, **look)
-        below.plot(rates, [of.p99_s for of in curve], label=curve[0].plan, **look)
-        below.plot(rates, [of.p50_s for of in curve], linestyle=":", **look)
+            above.plot(rates, [of.attainment for of in curve], **look)
+        below.plot(rates, [of.percentile_s(99) for of in curve], label=_plan(curve[0]), **look)
+        below.plot(rates, [of.percentile_s(50) for of in curve], linestyle=":", **look)
     above.axhline(serving.options.slo_share, color=charts.INK, linewidth=1)
     above.yaxis.set_major_formatter(PercentFormatter(1.0))
     above.set(ylabel="SLO held")
@@ -102,23 +78,21 @@ def plot_rates(serving: Serving) -> Figure:
 
 def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     """99th percentile of the latency against the cost of each plan; a line joins those that no other beats in both."""
-    points = plot_costs_info(serving)
+    points = [(_plan(of), of.cost, of.percentile_s(99)) for of in plot_costs_info(serving)]
     figure, axes = charts.chart(9.0, 5.0, ax)
-    names = list(dict.fromkeys(of.plan for of in points))
+    names = list(dict.fromkeys(name for name, *_ in points))
     for number, name in enumerate(names[: len(MARKERS)]):
-        spots = [(of.cost, of.p99_s) for of in points if of.plan == name]
+        spots = [spot for of, *spot in points if of == name]
         look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number], **charts.EDGE}
         axes.plot(*zip(*spots, strict=True), linestyle="", label=name, **look)
-    front: list[PlanPoint] = []
-    for of in sorted(points, key=lambda one: (one.cost, one.p99_s)):
-        if not front or of.p99_s < front[-1].p99_s:
-            front.append(of)
-    axes.step(
-        [of.cost for of in front], [of.p99_s for of in front], where="post", color=charts.FRONT, zorder=1
-    )
+    front: list[tuple[float, float]] = []
+    for _, cost, p99_s in sorted(points, key=lambda point: point[1:]):
+        if not front or p99_s < front[-1][1]:
+            front.append((cost, p99_s))
+    axes.step([x for x, _ in front], [y for _, y in front], where="post", color=charts.FRONT, zorder=1)
     priced = serving.outcomes and serving.best.dollars_per_1000 is not None
-    cost = "dollars of 1,000 requests" if priced else "GPU-seconds of a request"
-    axes.set(xlabel=cost, ylabel="p99 in s")
+    unit = "dollars of 1,000 requests" if priced else "GPU-seconds of a request"
+    axes.set(xlabel=unit, ylabel="p99 in s")
     charts.scale_logarithmically(axes, "y")
     charts.add_grid(axes, "both")
     charts.set_title(axes, serving.title)
@@ -147,7 +121,7 @@ def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
             )
     axes.invert_yaxis()
     axes.set(xlabel="seconds", ylabel="GPU")
-    charts.set_title(axes, _plan(serving.best.plan), "a colour for each request")
+    charts.set_title(axes, _plan(serving.best), "a colour for each request")
     return figure
 
 
@@ -162,7 +136,7 @@ def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
     axes.step(*zip(*plot_queue_info(serving), strict=True), where="post", color=COLOURS[0], linewidth=1)
     axes.set(xlabel="seconds", ylabel="requests that wait")
     charts.add_grid(axes)
-    charts.set_title(axes, _plan(serving.best.plan))
+    charts.set_title(axes, _plan(serving.best))
     return figure
 
 
