@@ -10,7 +10,6 @@ from validate.closed_forms import pipelines, report, samplers
 from validate.closed_forms.forms import Form
 from validate.closed_forms.report import closed_forms
 from validate.published.diffusionpipe import unfilled_bubbles_of
-from validate.published.pulse import volume
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def again():
     """Every form, replayed once more; nothing that was replayed with a planted error stays behind."""
 
     def forget():
-        for replayed in (pipelines._replayed, unfilled_bubbles_of, volume):
+        for replayed in (pipelines._replayed, unfilled_bubbles_of):
             replayed.cache_clear()
 
     def red():
@@ -96,7 +95,7 @@ def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeyp
 
     monkeypatch.setattr(engine, "wire", losing)
     wrong, families = again()
-    assert families == {"PULSE: bytes of one sample forwards", "PULSE: MiB of U-ViT 2.7 B per sample"}
+    assert families == {"PULSE: bytes of one sample forwards"}
     assert set(wrong) == {*families, "Bytes that a device sends in a step", "hybrid: bytes of messages"}
     assert wrong["hybrid: bytes of messages"] == sum(
         form.family == "hybrid: bytes of messages" and form.expected > 0 for form in samplers.hybrid()

@@ -61,7 +61,7 @@ def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a
         case "sample":
             from validate.running.command import run_sampler as run
         case "serving":
-            from validate.serving.report import run_serving as run
+            from validate.serving.systems import run_serving as run
         case "serve":
             from validate.serving.live import run_serve as run
         case "anchors":

@@ -147,25 +147,14 @@ def _shipped() -> tuple[Trust, ...]:
 
 def read_trust(path: Path) -> list[Trust]:
     """Read the lines of a file."""
-    return [
-        Trust(
-            row.choice("task", TASKS),
-            row.choice("family", FAMILIES),
-            row.text("kind"),
-            *_names_in(row),
-            pace=_errors(row, "pace"),
-            scaling=_errors(row, "scaling"),
-        )
-        for row in read_rows(path, COLUMNS)
-    ]
+    return list(map(_trust, read_rows(path, COLUMNS)))
 
 
-def _names_in(row: Row) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The names of strategies, sources, models and sizes."""
+def _trust(row: Row) -> Trust:
     strategies, sources, models, sizes = (tuple(cell.split()) for cell in row.cells(COLUMNS[3:7]))
-    return strategies, sources, models, sizes
-
-
-def _errors(row: Row, column: str) -> Errors:
-    values = (row.number(f"{column}_{name}") for name in ("median", "worst"))
-    return Errors(row.integer(f"{column}_numbers"), *values)
+    pace, scaling = (
+        Errors(row.integer(f"{of}_numbers"), *(row.number(f"{of}_{name}") for name in ("median", "worst")))
+        for of in ("pace", "scaling")
+    )
+    of = row.choice("task", TASKS), row.choice("family", FAMILIES), row.text("kind")
+    return Trust(*of, strategies, sources, models, sizes, pace, scaling)

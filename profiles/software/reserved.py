@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from profiles.files import Table
+from profiles.parsing import parse_toml
 from profiles.units import GB
 
 FILE: Final = Path(__file__).parents[1] / "reserved.toml"
 PARTS: Final = ("allocator", "context", "collectives")
-ESTIMATES: Final = ("low", "middle", "high")
 
 
 class Reserved(NamedTuple):
@@ -45,12 +44,5 @@ def _margins(num_gpus: int) -> list[tuple[float, float]]:
 @cache
 def _estimates() -> list[tuple[float, ...]]:
     """For each estimate the allocator's share, GB of the context and GB of collectives."""
-    table, parts = Table.read(FILE), []
-    table.text("source")
-    for name in PARTS:
-        part = table.table(name)
-        part.text("source")
-        parts.append([part.number(key) for key in ESTIMATES])
-        part.finish()
-    table.finish()
-    return list(zip(*parts, strict=True))
+    rows = parse_toml(FILE.read_text(encoding="utf-8"))
+    return [tuple(rows[part][estimate] for part in PARTS) for estimate in Reserved._fields]

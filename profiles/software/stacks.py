@@ -6,7 +6,7 @@ take on a device is said by its laws (``profiles.machines.laws``), and ``attenti
 generation of attention's kernels reaches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,7 @@ FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 """Kinds of memory-bound kernels, each with a share in ``Fusion``."""
 RATES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a share in ``Shares``."""
+TABLES: Final = ("operator_us", "traffic", "launches", "rates")
 SOURCED: Final = {"iteration_us", "frozen"}
 """Keys with a source where a file has them."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -232,23 +233,15 @@ def read_stack(path: Path) -> Stack:
         backward_operator_s=operators.number("backward", maximum=MAX_OPERATOR_US) * MICROSECOND,
         **choices,
         **flags,
-        traffic=_fusion(table.table("traffic", {})),
-        launches=_fusion(table.table("launches", {})),
-        rates=_rates(table.table("rates", {})),
+        traffic=Fusion(**_shares(table, "traffic", FUSED, Table.number)),
+        launches=Fusion(**_shares(table, "launches", FUSED, Table.number)),
+        rates=Shares(**_shares(table, "rates", RATES, Table.positive)),
         iteration_s=table.number("iteration_us", 0.0, maximum=MAX_ITERATION_US) * MICROSECOND,
         frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table.values() else None,
     )
     operators.finish()
     sources = table.table("sources")
-    for key in (
-        *CHOICES,
-        *FLAGS,
-        "operator_us",
-        "traffic",
-        "launches",
-        "rates",
-        *SOURCED & table.values().keys(),
-    ):
+    for key in (*CHOICES, *FLAGS, *TABLES, *SOURCED & table.values().keys()):
         sources.text(key)
     sources.finish()
     table.finish()
@@ -266,13 +259,9 @@ def _completed(table: Table) -> dict[str, Any]:
     return shipped | values | tables
 
 
-def _fusion(table: Table) -> Fusion:
-    shares = {key: table.number(key, 1.0, maximum=1.0) for key in FUSED}
-    table.finish()
-    return Fusion(**shares)
-
-
-def _rates(table: Table) -> Shares:
-    shares = {key: table.positive(key, 1.0, maximum=1.0) for key in RATES}
-    table.finish()
-    return Shares(**shares)
+def _shares(table: Table, name: str, keys: Sequence[str], read: Callable[..., float]) -> dict[str, float]:
+    """The shares in a table of a stack file; 1 where they are left out."""
+    shares = table.table(name, {})
+    values = {key: read(shares, key, 1.0, maximum=1.0) for key in keys}
+    shares.finish()
+    return values

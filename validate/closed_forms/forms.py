@@ -1,4 +1,4 @@
-"""Closed forms: the value of a formula beside that of a replay, and how far the two may differ.
+"""Closed forms: the value of a formula beside that of a replay.
 
 The formulas stand in ``forms.csv`` as published and are evaluated from there; no other code repeats them.
 """
@@ -20,7 +20,7 @@ EXACT: Final = 1e-9
 class Form:
     """One value of a formula beside the simulated one.
 
-    ``setting`` gives its numbers in words; ``tolerance`` is relative to ``expected`` unless that is 0.
+    ``setting`` gives its numbers in words.
     """
 
     family: str
@@ -29,7 +29,6 @@ class Form:
     expected: float
     simulated: float
     source: str
-    tolerance: float = EXACT
 
     @property
     def error(self) -> float:
@@ -39,8 +38,8 @@ class Form:
 
     @property
     def holds(self) -> bool:
-        """Whether the two differ by no more than the tolerance."""
-        return abs(self.error) <= self.tolerance
+        """Whether the two differ by rounding alone."""
+        return abs(self.error) <= EXACT
 
 
 def value_of(formula: str, letters: Mapping[str, float]) -> float:

@@ -13,7 +13,6 @@ from itertools import product
 from typing import Final
 
 from profiles.architectures.synthetic import equal_layers_model
-from profiles.units import MIB
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.plans.traces import Trace
@@ -21,8 +20,6 @@ from validate.closed_forms.forms import Form, form, letter_text
 from validate.equal_blocks import equal_blocks_transformer
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.diffusionpipe import frozen_share, unfilled_bubbles_of
-from validate.published.pulse import Task, volume
-from validate.published.records import the_published
 
 DEGREES: Final = (2, 4, 8)
 GRIDS: Final = {
@@ -40,16 +37,6 @@ RATIO: Final = "1 - M * v * (f + b) / seconds"
 ROWS: Final = 16
 HIDDEN: Final = 64
 HIDDEN_BYTES: Final = 2.0 * ROWS**2 * HIDDEN
-UVIT: Final = {"K": 48, "a": 258 * 2048 * 4 / MIB}
-"""U-ViT 2.7 B: hidden states of 258 tokens, width 2048, in single precision."""
-PRINTED: Final = (
-    ("pulse", 4, "both ways", "v100-2node"),
-    ("pulse", 8, "forwards", "ascend910a-8node"),
-    ("1f1b", 4, "forwards", "v100-2node"),
-)
-"""Strategy, degree, direction and machine of the cells of Table III that count only this model's hidden states."""
-ROUNDING: Final = 0.005
-"""MiB by which a printed number may be rounded."""
 
 
 @cache
@@ -106,13 +93,3 @@ def skips() -> Iterator[Form]:
             strategy = name.partition(",")[0]
             trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree, **parameters)
             yield form("PULSE: bytes of one sample forwards", name, forward_bytes(trace) / degree, letters)
-
-
-def uvit() -> Iterator[Form]:
-    """MiB that U-ViT 2.7 B sends, beside the formula for hidden states of its size, and beside the printed number."""
-    for strategy, degree, way, machine in PRINTED:
-        sent = volume(Task("uvit-2.7b", "p4de", degree), strategy, degree)[way]
-        one = form("PULSE: MiB of U-ViT 2.7 B per sample", f"{strategy}, {way}", sent, {"D": degree, **UVIT})
-        yield one
-        value = the_published("Table III", model="uvit-2.7b", machine=machine, method=strategy).value
-        yield Form(one.family, one.setting, "as printed", value, sent, one.source, ROUNDING / value)

@@ -16,7 +16,6 @@ FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
     samplers.sent_bytes,
     samplers.hybrid,
     pipelines.skips,
-    pipelines.uvit,
 )
 
 

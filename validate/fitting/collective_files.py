@@ -6,42 +6,37 @@ errors on rows that were left out.
 
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
-from profiles.machines.collectives import RANK_STEPS
-from profiles.machines.fabrics import GATHERS, Between
-from profiles.measuring.fitting.collective_laws import (
-    ALL_TO_ALL,
-    DIGITS,
-    Known,
-    errors_of,
-    fit_between,
-    fit_inside,
-    law_values,
-)
+from profiles.machines.collectives import RANK_STEPS, Group
+from profiles.machines.fabrics import FULL, FULL_CURVES, GATHERS, OPERATIONS, Between, Collectives
+from profiles.measuring.fitting import collective_laws as laws
+from profiles.measuring.fitting.collective_laws import Known, MeasuredCurve, errors_of
+from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import toml_text, write_files
 from profiles.units import MICROSECOND
-from validate.fitting.collective_rows import (
-    HeldOut,
-    bare,
-    curves_of,
-    held_out,
-    launch_s,
-    of_sources,
-    read_measured,
-)
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
+FILE: Final = "collectives.csv"
+READ: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id")
+FROM_PYTHON: Final = "vLLM_custom_eager"
+"""The implementation whose small calls take as long as Python takes to launch them."""
+SMALL: Final = 65536
+"""Bytes up to which a call counts as small."""
+LARGE_BYTES: Final = 64e6
+"""Bytes beyond which sizes are left out together."""
+
 HEAD: Final = "[collectives]"
 UNMEASURED: Final = (
     f"no gather and no scatter between nodes: an estimate, {RANK_STEPS} steps for each member, as on p5"
@@ -72,13 +67,61 @@ class Wires(NamedTuple):
     step_of: str = ""
 
 
-READ: Final = tomllib.loads(read_text(Path(__file__).with_name("collectives.toml")))
-BOXES: Final[Mapping[str, Box]] = {name: Box(**of) for name, of in READ["boxes"].items()}
-WIRES: Final[Mapping[str, Wires]] = {name: Wires(**of) for name, of in READ["wires"].items()}
+SETS: Final = tomllib.loads(read_text(Path(__file__).with_name("collectives.toml")))
+BOXES: Final[Mapping[str, Box]] = {name: Box(**of) for name, of in SETS["boxes"].items()}
+WIRES: Final[Mapping[str, Wires]] = {name: Wires(**of) for name, of in SETS["wires"].items()}
 FILES: Final[Mapping[str, tuple[str, str]]] = {
-    name: (box, wires) for name, (box, wires) in READ["files"].items()
+    name: (box, wires) for name, (box, wires) in SETS["files"].items()
 }
 """The machine and the network of each cluster file; empty where it has one node."""
+
+
+def read_measured(folder: Path) -> pd.DataFrame:
+    """The rows of a folder of measurements, by the machine they were measured on.
+
+    They are without the software of a call, as nccl-tests launches its calls back to back.
+    """
+    path = folder / FILE
+    try:
+        rows = pd.read_csv(path, usecols=READ)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    return rows[rows["operation"].isin(OPERATIONS) & (rows["latency_us"] > 0)]
+
+
+def of_sources(rows: pd.DataFrame, sources: Iterable[str], *, inside: bool) -> pd.DataFrame:
+    """NCCL's rows of some sources, within one node or over several."""
+    chosen = rows["source_id"].isin(list(sources)) & rows["implementation"].str.contains("NCCL")
+    selected = rows[chosen & ((rows["nodes"] == 1) == inside)]
+    if selected.empty:
+        raise InputError(f"{FILE} has no rows of {', '.join(sources)}")
+    return selected.reset_index(drop=True)
+
+
+def curves_of(rows: pd.DataFrame) -> list[MeasuredCurve]:
+    """The rows, by source, operation and group."""
+    curves: Any = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
+    return [
+        MeasuredCurve(
+            operation, Group(gpus, nodes), of.size_bytes.tolist(), of.latency_us.to_numpy() * MICROSECOND
+        )
+        for (_, operation, gpus, nodes), of in curves
+    ]
+
+
+def launch_s(rows: pd.DataFrame, source: str) -> float:
+    """Seconds of the software of a call: those of a small call launched from Python."""
+    of = (rows["source_id"] == source) & (rows["implementation"] == FROM_PYTHON)
+    small = rows[of & (rows["size_bytes"] <= SMALL)]
+    if small.empty:
+        raise InputError(f"{FILE} has no rows of {FROM_PYTHON} from {source}")
+    return float(small["latency_us"].median()) * MICROSECOND
+
+
+def bare(cluster: Cluster, all_reduce_by: str, own_part: float = 0.0) -> Cluster:
+    """Cluster whose collectives are still to be fitted."""
+    unknown = Collectives(0.0, FULL_CURVES, FULL, all_reduce_by=all_reduce_by, own_part=own_part)
+    return replace(cluster, collectives=unknown)
 
 
 class Fitted(NamedTuple):
@@ -101,8 +144,8 @@ def fitted_cluster(folder: Path, name: str) -> Fitted:
     chosen = of_sources(rows, WIRES[wires].sources, inside=False)
     between = _between_of(there)
     fixed = {of: curve for of, curve in law.fixed_s if of not in GATHERS}
-    if ALL_TO_ALL in set(chosen["operation"]):
-        fixed[ALL_TO_ALL] = dict(between.fixed_s)[ALL_TO_ALL]
+    if laws.ALL_TO_ALL in set(chosen["operation"]):
+        fixed[laws.ALL_TO_ALL] = dict(between.fixed_s)[laws.ALL_TO_ALL]
     law = replace(law, between=replace(between, fixed_s=tuple(fixed.items())))
     return Fitted(replace(cluster, collectives=law), (note, _note("between nodes", there, chosen)))
 
@@ -112,19 +155,14 @@ def _inside_cluster(folder: Path, name: str) -> Cluster:
     """The cluster of a file with the law of groups in one node."""
     box = BOXES[FILES[name][0]]
     rows = of_sources(read_measured(folder), [box.source], inside=True)
-    return fit_inside(_bare(name, box), curves_of(rows))
-
-
-def _bare(name: str, box: Box) -> Cluster:
-    """The cluster of a file, its collectives still to be fitted."""
-    return bare(load_cluster(name), box.all_reduce_by, box.own_part)
+    return laws.fit_inside(bare(load_cluster(name), box.all_reduce_by, box.own_part), curves_of(rows))
 
 
 @cache
 def _network_cluster(folder: Path, name: str) -> Cluster:
     """The cluster on whose machines a network's rows were measured, with the laws of both."""
     chosen = of_sources(read_measured(folder), WIRES[name].sources, inside=False)
-    return fit_between(
+    return laws.fit_between(
         _inside_cluster(folder, WIRES[name].cluster), curves_of(chosen), _known_of(folder, name)
     )
 
@@ -152,15 +190,10 @@ def _block_text(fitted: Fitted) -> str:
     """The lines of a cluster file from ``[collectives]`` on."""
     law = fitted.cluster.collectives
     values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
-    values |= {"own_part": law.own_part} if law.own_part else {}
-    notes = [*fitted.notes]
-    if fitted.cluster.gathers_measured is False:
-        notes.append(UNMEASURED)
-    values |= (
-        law_values(law) if law.between is None else law_values(law) | {"between": law_values(law.between)}
-    )
-    lines = "\n".join([HEAD, f"# {COMMAND}", *(f"# {note}" for note in notes)])
-    return toml_text({"collectives": values}, f".{DIGITS}g").lstrip().replace(HEAD, lines, 1)
+    values |= ({"own_part": law.own_part} if law.own_part else {}) | laws.law_values(law)
+    notes = (COMMAND, *fitted.notes, *((UNMEASURED,) if fitted.cluster.gathers_measured is False else ()))
+    lines = "\n".join([HEAD, *(f"# {note}" for note in notes)])
+    return toml_text({"collectives": values}, f".{laws.DIGITS}g").lstrip().replace(HEAD, lines, 1)
 
 
 def file_text(name: str, fitted: Fitted) -> str:
@@ -172,14 +205,50 @@ def file_text(name: str, fitted: Fitted) -> str:
     return f"{head}\n{_block_text(fitted)}"
 
 
+Fitter = Callable[[Cluster, Sequence[MeasuredCurve]], Cluster]
+HeldOut = tuple[str, str, Errors]
+"""Rows left out of a fit, their operation, and their errors; priors (``Belief``) were chosen with all boxes known."""
+
+
+def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
+    """Errors of rows left out of a fit: every other size, each group size in turn, and the large sizes.
+
+    Over several nodes each group size is judged separately: two nodes have most of the rows, and all small ones.
+    """
+    sizes, gpus = sorted(rows["size_bytes"].unique()), sorted(rows["gpus"].unique())
+    even = rows["size_bytes"].isin(sizes[::2])
+    halves = [(rows[even], rows[~even]), (rows[~even], rows[even])]
+    yield from _judged("every other size", fit, cluster, halves)
+    groups = [(rows[rows["gpus"] != size], rows[rows["gpus"] == size]) for size in gpus]
+    if len(groups) > 1 and rows["nodes"].max() == 1:
+        yield from _judged("each group size", fit, cluster, groups)
+    elif len(groups) > 1:
+        for size, group in zip(gpus, groups, strict=True):
+            yield from _judged(f"{size} GPUs", fit, cluster, [group])
+    large = rows["size_bytes"] > LARGE_BYTES
+    yield from _judged(f"above {LARGE_BYTES / 1e6:.0f} MB", fit, cluster, [(rows[~large], rows[large])])
+
+
+def _judged(
+    scheme: str, fit: Fitter, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+) -> Iterator[HeldOut]:
+    """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
+    by_operation: dict[str, list[Errors]] = {}
+    for seen, unseen in folds:
+        fitted = fit(cluster, curves_of(seen))
+        for operation, of in unseen.groupby("operation", sort=False):
+            by_operation.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
+    for operation, parts in by_operation.items():
+        measured, predicted = zip(*[(of.measured, of.predicted) for of in parts], strict=True)
+        yield scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted))
+
+
 COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
 
 
 def report_collectives(options: Namespace) -> None:
     """Print the errors of the law on rows that were left out; write the cluster files if asked to."""
-    title = (
-        "collectives: errors of rows left out of the fit (where it begins was chosen with all boxes known)"
-    )
+    title = "collectives: errors of rows left out of the fit (priors were chosen with all boxes known)"
     lines = []
     for name, (scheme, operation, errors) in judged(options.data):
         shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
@@ -195,10 +264,11 @@ def judged(folder: Path) -> Iterator[tuple[str, HeldOut]]:
     rows = read_measured(folder)
     for box, of in BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
-        cluster = _bare(next(name for name, (inside, _) in FILES.items() if inside == box), of)
-        yield from ((box, errors) for errors in held_out(fit_inside, cluster, chosen))
+        name = next(name for name, (inside, _) in FILES.items() if inside == box)
+        cluster = bare(load_cluster(name), of.all_reduce_by, of.own_part)
+        yield from ((box, errors) for errors in held_out(laws.fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)
-        fit = partial(fit_between, known=_known_of(folder, wires))
+        fit = partial(laws.fit_between, known=_known_of(folder, wires))
         cluster = _inside_cluster(folder, network.cluster)
         yield from ((wires, errors) for errors in held_out(fit, cluster, chosen))

@@ -40,9 +40,9 @@ from validate.published.records import (
     Record,
     Standing,
     kind_of,
+    stack_of,
     the_published,
 )
-from validate.published.software import stack_of
 from validate.tables import Section, print_sections, signed, write_tables
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"

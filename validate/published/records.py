@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.files import Row, read_rows, read_text
+from profiles.software.stacks import Stack, load_stack
 
 
 class Standing(StrEnum):
@@ -119,6 +120,17 @@ class Published:
         return ", ".join(word for word in words if word != UNSAID)
 
 
+@cache
+def stack_of(engine: str) -> Stack:
+    """The stack of an engine and its version (``software.toml``), named by the flags that ask for it."""
+    flags = dict(SOFTWARE[engine])
+    flags.pop("source", "")
+    stack = load_stack(flags.pop("stack"))
+    name = " ".join([stack.name, *(f"--{flag} {value}" for flag, value in flags.items())])
+    return replace(stack.changed(flags.get("attention"), flags.get("encoder-precision")), name=name)
+
+
+SOFTWARE: Final[Mapping[str, dict[str, Any]]] = tomllib.loads(read_text(HERE / "software.toml"))
 METHODS_OF_KIND: Final[Mapping[str, list[str]]] = tomllib.loads(read_text(HERE / "kinds.toml"))
 ONE_GPU: Final = next(iter(METHODS_OF_KIND))
 OTHER: Final = "other"

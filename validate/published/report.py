@@ -37,9 +37,7 @@ from validate.published.ledger import (
 from validate.published.left_out import sources_left_out
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
-from validate.serving.report import GROUPS
-from validate.serving.report import records as serving_records
-from validate.serving.report import tables as served
+from validate.serving import systems as serving
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
@@ -96,7 +94,7 @@ def report(task: str | None, show: Show) -> Ledger:
         show(TASKS[1], out_of_memory(runs))
         show(TASKS[1], volumes(runs))
         show(TASKS[1], coverage([[one.record] for one in runs]))
-        ledger += sampling_ledger(runs) + Ledger(tuple(serving_records()))
+        ledger += sampling_ledger(runs) + Ledger(tuple(serving.records()))
     return ledger
 
 
@@ -213,7 +211,9 @@ def todays_models(ledger: Ledger) -> list[Section]:
     shown = [
         one
         for one in ledger.records
-        if one.row.model.lower().startswith(ADDED) and one.error is not None and one.row.group not in GROUPS
+        if one.row.model.lower().startswith(ADDED)
+        and one.error is not None
+        and one.row.group not in serving.GROUPS
     ]
     header = ("model", "run", "GPUs", "published", "simulated", "error", "stack", "standing")
     return [Section("Today's models", header, sorted(map(_line, shown), key=lambda cells: tuple(cells[:3])))]
@@ -328,7 +328,7 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     TODAY: todays_models,
     SAMPLED: sampled,
     BANDS: held_bands,
-    SERVED: served,
+    SERVED: serving.tables,
     LEFT_OUT: sources_left_out,
 }
 """The tables of each region."""

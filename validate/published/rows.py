@@ -18,8 +18,7 @@ from profiles.software.stacks import Stack
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.published.records import LATENCY, MEMORY, TASKS, Published, Standing
-from validate.published.software import stack_of
+from validate.published.records import LATENCY, MEMORY, TASKS, Published, Standing, stack_of
 
 OUT_OF_MEMORY: Final = "OOM"
 INFERENCE: Final = Path(__file__).with_name("inference.csv")

@@ -1,18 +1,23 @@
-"""Published servers of diffusion models: latencies, mixes, batches and policies, from simulated service times.
+"""The command ``serving``: MLPerf's Server runs, and published servers of other systems.
+
+Latencies, mixes, batches and policies of the latter follow from simulated service times.
 
 ``systems.csv`` holds the published rows and, beside each, how it is asked, or why it is not. Qwen-Image-2512 has the
 architecture of Qwen-Image.
 """
 
+import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from profiles.errors import InputError
 from profiles.files import Row, read_rows
 from sim import api
 from sim.serving.fleet import Pool, Replay, Setup
@@ -22,10 +27,10 @@ from strategies.policy import Shape
 from strategies.registry import make_sampler
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.points import sampling
-from validate.published.ledger import coverage
-from validate.published.records import TASKS, Conditions, Published, Record, Standing, kind_of
-from validate.published.software import stack_of
-from validate.tables import Section
+from validate.published.ledger import Ledger, coverage, line
+from validate.published.records import TASKS, Conditions, Published, Record, Standing, kind_of, stack_of
+from validate.serving import mlperf
+from validate.tables import Section, percent, print_sections
 
 ROWS: Final = Path(__file__).with_name("systems.csv")
 COLUMNS: Final = (
@@ -152,15 +157,20 @@ def served() -> tuple[Served, ...]:
     return tuple(map(Served, read_rows(ROWS, (*COLUMNS, "quantity", "decoders", *ASKED, *SHAPE))))
 
 
-def records() -> Iterator[Record]:
+def served_records() -> list[Record]:
     """The record of each row."""
     first = {of.published.model: of.published.value for of in reversed(served()) if of.batch == 1}
-    return (of.record(first) for of in served())
+    return [of.record(first) for of in served()]
+
+
+def records() -> Iterator[Record]:
+    """The record of every published number of serving."""
+    return chain(mlperf.records(), served_records())
 
 
 def sections() -> Iterator[Section]:
     """The rows beside their predictions, and the draws of the mix."""
-    yield coverage([[one] for one in records()])
+    yield coverage([[one] for one in served_records()])
     (serial,) = (of.place for of in served() if of.what == "makespan")
     rows = [
         [name, f"{was:,.1f}", f"{np.median(of):,.1f}", f"{of.min():,.1f} to {of.max():,.1f}"]
@@ -168,3 +178,38 @@ def sections() -> Iterator[Section]:
     ]
     draws = ("seconds", "published", "median draw", f"{DRAWS} draws")
     yield Section("Qwen-Image, one A100, 100 prompts, 8 clients", draws, rows)
+
+
+GROUPS: Final = ("MLPerf Server, Stable Diffusion XL", "Servers under load")
+"""Sources of serving, in the words of ``sources.csv``."""
+
+
+def run_serving(options: argparse.Namespace) -> None:
+    """Print all rows beside what is simulated, or the errors around the constants of a batch."""
+    if options.draws < 1:
+        raise InputError(f"--draws is {options.draws}, must be at least 1")
+    runs = list(mlperf.read_runs(options.data or mlperf.RUNS))
+    if options.fit:
+        print_sections([mlperf.fits(runs)])
+        return
+    print_sections(mlperf.sections([run for run in runs if not run.gpu.startswith("TPU")], options.draws))
+    if options.data is None:
+        print_sections(sections())
+
+
+def tables(ledger: Ledger) -> list[Section]:
+    """Errors of MLPerf's percentiles by load, and the other servers of a ledger."""
+    runs, others = ([one for one in ledger.records if one.row.group == group] for group in GROUPS)
+    rows = []
+    for low, high in ((0.0, mlperf.HIGH), (mlperf.HIGH, 2.0)):
+        errors = [
+            abs(one.error)
+            for one in runs
+            if one.error is not None and low <= float(one.setting.split()[1]) < high
+        ]
+        where = f"load {low:g} to {high:g} of Offline"
+        rows.append([where, f"{len(errors)}", percent(median(errors)) if errors else "-"])
+    kinds = Section("MLPerf Server", ("p50, p90 and p99", "how many", "median error"), rows)
+    header = ("where", "number", "published", "simulated", "error", "setting")
+    rows = [line(one)[:-1] for one in others if one.predicted is not None]
+    return [kinds, Section("Servers", header, rows)]
