@@ -188,12 +188,10 @@ def test_bad_input_is_refused_in_one_line(capsys, files, words, says):
     assert err.startswith(f"sim: error: {says}")
 
 
-@pytest.mark.parametrize("file", ["sizes.csv", "sizes.toml"])
-def test_a_size_that_the_model_cannot_have_is_refused_with_its_file(capsys, files, file):
+@pytest.mark.parametrize(("file", "where"), [("sizes.csv", "sizes.csv:3"), ("sizes.toml", "sizes.toml")])
+def test_a_size_that_the_model_cannot_have_is_refused_with_its_file_and_line(capsys, files, file, where):
     (files / "sizes.csv").write_text("arrival_s,height,width,frames,steps\n0,64,64,1,1\n1,1023,64,1,1\n")
     (files / "sizes.toml").write_text('[[class]]\nshare = 1\nresolution = "64x1023"\n')
     words = ["--requests", file] if file.endswith("csv") else ["--mix", file, "--rate", "1"]
     assert main(["serve", "--model", "pixart", "--gpus", "1", *words]) == 2
-    assert capsys.readouterr().err.startswith(
-        f"sim: error: {file}: --resolution is 64x1023, but height(1023)"
-    )
+    assert capsys.readouterr().err.startswith(f"sim: error: {where}: resolution is 64x1023, but height(1023)")

@@ -298,7 +298,7 @@ def test_a_policy_of_ones_own_runs_beside_others_and_all_plans_see_the_same_requ
         + "".join(f"[[class]]\nshare = 0.5\nresolution = {side}\n" for side in (256, 512))
     )
     found = sim.serve(service=str(times), gpus=2, rate=1.2, mix=str(mix), policy=[LongestFirst, "fcfs"])
-    plans = {(of.plan.replicas, of.plan.policy) for of in found.outcomes}
+    plans = {(of.plan.replicas, of.plan.rule) for of in found.outcomes}
     assert plans == set(product(("2x1", "1x2"), ("longest", "fcfs")))
     assert len(LongestFirst.seen) > 1900
     assert all(len(requests) == 1 for requests in LongestFirst.seen.values())

@@ -16,7 +16,6 @@ from sim.report.page import page_text, provenance, write_page
 from sim.report.results import command_of, origin_lines
 from sim.serving.answers import TOLD, Serving
 from sim.serving.outcomes import Outcome, Plan, interval_of_p99
-from strategies.registry import policies
 
 MOST_ROWS: Final = 10
 """Rows of the table of plans; the best of each policy and of each cluster stands there in any case."""
@@ -73,15 +72,16 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
     known = {key: value for key, value in plan.parameters.items() if value is not None}
     parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
-    parts += [f"pools {', '.join(f'{name} {gpus}' for name, gpus in plan.pools.items())}"] * bool(plan.pools)
+    parts += [f"pools {', '.join(f'{name} {gpus}' for name, gpus in plan.stages.items())}"] * bool(
+        plan.stages
+    )
     return ", ".join(parts)
 
 
 def _policy_words(plan: Plan) -> str:
     """Return a policy with what it does."""
     cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
-    known = policies().get(plan.policy)
-    return plan.policy + cap + (f": {known.summary}" if known is not None else "")
+    return f"{plan.rule}{cap}: {plan.policy.summary}"
 
 
 def _fewest_words(serving: Serving) -> str:
@@ -143,7 +143,7 @@ def load_warning(serving: Serving) -> str:
     best, (rate, plan) = serving.best, serving.limit
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     holds = (
-        f"up to {rate_words(rate)}/s {holds} ({plan.replicas} {plan.policy_and_cap})"
+        f"up to {rate_words(rate)}/s {holds} ({plan.replicas} {plan.rule_and_cap})"
         if rate
         else f"no rate {holds}"
     )
@@ -166,20 +166,22 @@ def figures(value: float) -> str:
 
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     """Yield what a request's time goes to, and which class misses its SLO most."""
-    shared_s = max(0.0, best.mean_s - best.wait_s - best.alone_s)
+    jobs = [job for job in best.log.jobs if job.arrival_s >= best.warmup_s] if best.log is not None else []
+    if not jobs:
+        return
+    wait_s = float(np.mean([job.start_s - job.arrival_s for job in jobs]))
+    alone_s = {
+        shape: serving.question.site.run_s(best.plan.degree, shape) for shape in {of.shape for of in jobs}
+    }
+    shared_s = max(0.0, best.mean_s - wait_s - float(np.mean([alone_s[job.shape] for job in jobs])))
     word = "batching" if best.plan.max_batch > 1 else "pauses or fewer GPUs"
-    word = "queueing between pools" if best.plan.pools else word
-    parts = {"queueing": best.wait_s, word: shared_s, "service": best.mean_s - best.wait_s - shared_s}
-    shares = ", ".join(
-        f"{name} {of / best.mean_s:.0%}" for name, of in parts.items() if of > best.mean_s / 200
-    )
-    yield "why", f"of a request's time: {shares}"
+    word = "queueing between pools" if best.plan.stages else word
+    parts = {"queueing": wait_s, word: shared_s, "service": best.mean_s - wait_s - shared_s}
+    shares = (f"{name} {of / best.mean_s:.0%}" for name, of in parts.items() if of > best.mean_s / 200)
+    yield "why", f"of a request's time: {', '.join(shares)}"
     missed: dict[tuple[str, float], list[bool]] = {}
-    for job in () if best.log is None else best.log.jobs:
-        if job.arrival_s < best.warmup_s:
-            continue
-        slo_s = round(job.deadline_s - job.arrival_s, 6)
-        missed.setdefault((job.shape.words, slo_s), []).append(job.missed)
+    for job in jobs:
+        missed.setdefault((job.shape.words, round(job.deadline_s - job.arrival_s, 6)), []).append(job.missed)
     if len(missed) > 1 and any(map(any, missed.values())):
         (words, slo_s), most = max(missed.items(), key=lambda item: float(np.mean(item[1])))
         yield "", f"misses most: {words}, {share_words(float(np.mean(most)))} over {slo_s:.3g} s"
@@ -188,7 +190,7 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
 def _doubt_lines(serving: Serving) -> Iterator[Line]:
     """Yield ties, the outcome at both ends of the estimate of step times, and a trace's measured percentiles."""
     if ties := serving.ties():
-        named = ", ".join(dict.fromkeys(f"{of.plan.replicas} {of.plan.policy}" for of in ties))
+        named = ", ".join(dict.fromkeys(f"{of.plan.replicas} {of.plan.rule}" for of in ties))
         yield "ties", f"the draws cannot tell the best from {named}"
     if "p99_s" in serving.ends:
         low, high = map(figures, serving.ends["p99_s"])
@@ -223,10 +225,10 @@ def plan_blocks(serving: Serving) -> list[Block]:
         key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
         groups.setdefault(key, []).append((number, of))
     firsts, ties = [group[0] for group in groups.values()], set(map(id, serving.ties()))
-    lead = {name: number for number, of in reversed(firsts) for name in (of.plan.policy, of.plan.cluster)}
+    lead = {name: number for number, of in reversed(firsts) for name in (of.plan.rule, of.plan.cluster)}
     shown = [one for place, one in enumerate(firsts) if place < MOST_ROWS or one[0] in lead.values()]
     every = [of for _, of in shown]
-    alike = {group[0][0]: " = ".join(of.plan.policy_and_cap for _, of in group) for group in groups.values()}
+    alike = {group[0][0]: " = ".join(of.plan.rule_and_cap for _, of in group) for group in groups.values()}
     clusters = [of.plan.cluster for of in every]
     columns = [
         Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown]),
@@ -265,7 +267,7 @@ def curve_table(serving: Serving) -> Table:
     columns = [
         Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every]),
         Column("replicas", [of.plan.replicas for of in every], words=True),
-        Column("policy", [of.plan.policy_and_cap for of in every], words=True, widest=22),
+        Column("policy", [of.plan.rule_and_cap for of in every], words=True, widest=22),
         *_columns(every, serving),
     ]
     return Table(f"best plan by rate, of {counted(len(serving.curves), 'plan')}", columns)

@@ -80,7 +80,7 @@ class Serving:
     @property
     def result(self) -> Result | None:
         """A request alone on a replica of the best plan, simulated; None of a table of service times."""
-        return self.question.site.alone(self.best.plan.degree)
+        return self.question.site.fastest.get(self.best.plan.degree)
 
     @property
     def measured_s(self) -> tuple[float, ...]:
@@ -120,7 +120,7 @@ class Serving:
         return pd.DataFrame([{**{f"plan_{k}": v for k, v in row.pop("plan").items()}, **row} for row in rows])
 
     def __repr__(self) -> str:
-        best = f"best {self.best.plan.replicas} {self.best.plan.policy}" if self.outcomes else "not answered"
+        best = f"best {self.best.plan.replicas} {self.best.plan.rule}" if self.outcomes else "not answered"
         return f"<Serving {self.title}: {len(self.outcomes)} plans, {best}>"
 
 
@@ -164,7 +164,7 @@ def check_slo(questions: Sequence[Question]) -> None:
         InputError: they are.
     """
     fastest = {
-        kind: min(of.site.run_s(gpus, kind.shape) for of in questions for gpus in of.site.degrees)
+        kind: min(of.site.run_s(gpus, kind.shape) for of in questions for gpus in of.site.samplers)
         for kind in questions[0].kinds
     }
     options, lost = questions[0].options, {of: s for of, s in fastest.items() if of.slo_s < s}
@@ -188,7 +188,7 @@ def _find_fewest(found: Serving) -> None:
     try:
         for question in questions:
             for plan in question.plans(most):
-                if (least := question.fewest(plan.way, rate)) is not None:
+                if (least := question.fewest(plan, rate)) is not None:
                     found.outcomes.append(question.run(least, rate))
     finally:
         found.outcomes.sort(key=lambda of: (of.dollars_per_hour, of.percentile_s(99)))
@@ -198,7 +198,7 @@ def _find_fewest(found: Serving) -> None:
     _look_closer(found, rate)
 
     def fewest(question: Question) -> float:
-        plan = question.fewest(found.best.plan.way, rate)
+        plan = question.fewest(found.best.plan, rate)
         return inf if plan is None else plan.gpus
 
     found.ends["gpus"] = _span(_at_ends(found, fewest))

@@ -1,7 +1,7 @@
 """Questions about serving made from arguments: policies, classes of requests, numbers of GPUs, and sites."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.names import known_name, unknown_name
 from sim.inputs.scenarios import check_size
-from sim.serving.inputs import prices_of, read_mix, read_trace, slo_s
+from sim.serving.inputs import prices_of, read_mix, read_trace, slo_of
 from sim.serving.load import Kind, Trace
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
@@ -47,48 +47,49 @@ def ask(
     elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
     if elastic and options.dispatch != "shared":
         raise wrong("dispatch", f"is {options.dispatch}, but an elastic policy has one queue for all GPUs")
+    if options.max_batch is not None and not any(policy.batches for policy in chosen):
+        words = ", ".join(policy.name for policy in chosen)
+        raise wrong("max_batch", f"is {options.max_batch}, but `policy` {words} forms no batches")
     sites: list[Site]
     if asked:
-        usual = _usual(asked[0].scenario)
-        heaviest = _heaviest(asked[0].scenario, options, usual)
+        scenario = asked[0].scenario
+        of = scenario.workload
+        usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
+        kinds, trace = _kinds(options, usual)
+        _check_shapes(kinds, scenario)
+        heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
         degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
         sites = [simulated(of, heaviest, sizes) for of, sizes in zip(asked, degrees, strict=True)]
-        title = asked[0].scenario.model.title
-        fleet += f" of {', '.join(of.name for of in sites)}, stack {asked[0].scenario.stack.name}"
+        title = scenario.model.title
+        fleet += f" of {', '.join(of.name for of in sites)}, stack {scenario.stack.name}"
     else:
         if options.stages:
             raise wrong("pools", "needs seconds of each stage, which the table of `service` does not have")
         table = read_service(Path(str(options.service)))
-        sites, usual, title = [table], next(iter(table.rows))[1], table.source
+        sites, title = [table], table.source
+        kinds, trace = _kinds(options, next(iter(table.rows))[1])
     prices = prices_of(options.price, [site.name for site in sites])
     for site in sites:
         site.price = prices[site.name]
-    kinds, trace = _kinds(options, usual, sites[0].fewest_gpus_s)
+    known = {of.shape: sites[0].fewest_gpus_s(of.shape) for of in kinds if of.times_alone}
+    kinds = tuple(replace(of, slo_s=of.slo_s * known[of.shape]) if of.times_alone else of for of in kinds)
     return f"{title}, serving on {fleet}", [
         Question(site, options, chosen, kinds, trace, counts) for site in sites
     ]
 
 
-def _usual(scenario: SamplingScenario) -> Shape:
-    """Return the shape of requests that say none."""
-    of = scenario.workload
-    return Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
-
-
-def _heaviest(scenario: SamplingScenario, options: ServingOptions, usual: Shape) -> Shape:
-    """Return the shape that makes most work, by its pixels, steps and share, for which samplers are chosen.
+def _check_shapes(kinds: Sequence[Kind], scenario: SamplingScenario) -> None:
+    """Refuse shapes that a model cannot have.
 
     Raises:
-        InputError: the model cannot have one of the shapes.
+        InputError: there is one; it names the file, and the line of a trace.
     """
-    kinds, _ = _kinds(options, usual, lambda shape: 1.0)
-    for shape in {kind.shape for kind in kinds}:
+    for shape, where in {kind.shape: kind.where for kind in reversed(kinds)}.items():
         try:
             check_size(scenario.model, shape.width, shape.height)
             at_shape(scenario, shape, 1, 1)
         except InputError as error:
-            raise InputError(f"{options.requests or options.mix}: {error.message}") from None
-    return max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
+            raise InputError(f"{where}: {error}") from None
 
 
 def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
@@ -107,15 +108,13 @@ def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
     return found
 
 
-def _kinds(
-    options: ServingOptions, usual: Shape, alone: Callable[[Shape], float]
-) -> tuple[tuple[Kind, ...], Trace | None]:
+def _kinds(options: ServingOptions, usual: Shape) -> tuple[Sequence[Kind], Trace | None]:
     """Return the classes of requests, and the trace where one is given."""
     if options.requests is not None:
-        return read_trace(Path(options.requests), options.slo, alone)
+        return read_trace(Path(options.requests), options.slo)
     if options.mix is not None:
-        return read_mix(options.mix, usual, options.slo, alone), None
-    return (Kind(1.0, usual, slo_s(options.slo, usual, alone)),), None
+        return read_mix(options.mix, usual, options.slo), None
+    return [Kind(1.0, usual, *slo_of(options.slo))], None
 
 
 def _counts(

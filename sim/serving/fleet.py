@@ -81,6 +81,11 @@ class Setup:
         """GPUs of all pools."""
         return sum(pool.gpus for pool in self.pools)
 
+    @property
+    def elastic(self) -> bool:
+        """Whether the policy gives each request as many GPUs as it likes."""
+        return isinstance(self.policy, ElasticPolicy)
+
 
 @dataclass(slots=True)
 class Log:
@@ -417,7 +422,7 @@ class Replay:
         self.stations: list[_Fixed | _Elastic] = []
         first_gpu = 0
         for number, pool in enumerate(setup.pools):
-            elastic = isinstance(setup.policy, ElasticPolicy) and "denoise" in pool.parts
+            elastic = setup.elastic and "denoise" in pool.parts
             self.stations.append((_Elastic if elastic else _Fixed)(self, number, setup, first_gpu))
             first_gpu += pool.gpus
         self.waiting = iter(jobs)

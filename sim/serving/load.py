@@ -17,11 +17,16 @@ MOST_REQUESTS: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A class of requests: its share of all, what it asks for, and the seconds within which it is to be complete."""
+    """A class of requests: its share of all, what it asks for, its SLO, and where it stands.
+
+    The SLO is in seconds after the arrival or, until that is known, in times of the seconds alone.
+    """
 
     share: float
     shape: Shape
     slo_s: float = inf
+    times_alone: bool = False
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,68 +18,42 @@ REQUESTS: Final = 2000
 """Requests that arrive where no duration is given: their p99 is the twentieth slowest."""
 NUMBERS: Final = ("rate", "slo", "price")
 """Options that are numbers or words."""
-POOLS: Final = {"encoder": ("encode",), "denoiser": ("denoise",), "decoder": ("decode",)}
-"""Names of pools and the part that each runs."""
+POOLS: Final = ("encoder", "denoiser", "decoder")
+"""Names of pools: those of the part that each runs, and an r."""
 
 
 @dataclass(frozen=True)
 class ServingOptions:
     """What is asked about serving, beside the model, the cluster and how it samples."""
 
-    rate: float | str | None = option(
-        None, "requests a second: a number, or 0.5-4 for a curve of ten points", kind=str, metavar="PER_S"
-    )
+    # fmt: off
+    rate: float | str | None = option(None, "requests a second, or 0.5-4 for a curve of ten points", metavar="PER_S")
     slo: float | str | None = option(
-        None,
-        "seconds from arrival to completion, or 3x: times the seconds alone on the fewest GPUs",
-        metavar="SECONDS",
-    )
-    slo_share: float = option(
-        0.99, "share of the requests that are to hold the SLO", kind=float, metavar="SHARE"
-    )
+        None, "seconds from arrival to image, or 3x those alone on the fewest GPUs", metavar="SECONDS")
+    slo_share: float = option(0.99, "share of requests that are to hold it", kind=float, metavar="SHARE")
     capacity: bool = option(False, "find the highest rate under the SLO", kind=bool, action="store_true")
     arrivals: str = option(
-        "poisson",
-        "poisson, gamma:CV, uniform, or closed:N clients, each of which waits for its image",
-        metavar="PROCESS",
-    )
-    mix: str | None = option(
-        None, "classes of requests with shares and SLOs: a name or a TOML file", metavar="FILE"
-    )
+        "poisson", "poisson, uniform, gamma:CV, or closed:N clients who each wait for their image", metavar="PROCESS")
+    mix: str | None = option(None, "classes of requests with shares and SLOs: a name or a TOML file", metavar="FILE")
     requests: str | None = option(
         None, "a trace: CSV with arrival_s, height, width, frames, steps; optional guidance, deadline_s, latency_s",
-        metavar="FILE",
-    )  # fmt: skip
+        metavar="FILE")
     policy: str = option("fcfs,batcher", "with commas; `sim strategies` lists them", metavar="NAMES")
     dispatch: str = option("shared", "one queue, or one for each replica", choices=DISPATCHES)
     replicas: str | None = option(
-        None,
-        "replicas x GPUs of each, with commas: 8x1,4x2; 2x4+8x1 mixes (default: all powers of two)",
-        metavar="PLANS",
-    )
+        None, "replicas x GPUs of each, with commas: 8x1,4x2; 2x4+8x1 mixes (default: powers of two)", metavar="PLANS")
     pools: str | None = option(None, "GPUs of each stage: encoder=1,denoiser=6,decoder=1", metavar="GPUS")
     max_batch: int | None = option(
-        None, "requests in one batch (default: 2, 4 and 8 are tried)", kind=int, most=MOST_BATCH, metavar="N"
-    )
-    batch_wait: float = option(
-        0.0, "seconds that the first of a batch waits for others", kind=float, metavar="SECONDS"
-    )
+        None, "requests in one batch (default: 2, 4 and 8 are tried)", kind=int, most=MOST_BATCH, metavar="N")
+    batch_wait: float = option(0.0, "that the first of a batch waits for others", kind=float, metavar="SECONDS")
     duration: float | None = option(
-        None,
-        f"simulated seconds (default: as long as {REQUESTS} requests take to come)",
-        kind=float,
-        metavar="SECONDS",
-    )
+        None, f"simulated seconds (default: those in which {REQUESTS} requests come)", kind=float, metavar="SECONDS")
     seed: int = option(0, "of arrivals and of the mix", kind=int, least=0, metavar="N")
     service: str | None = option(
-        None,
-        "measured service times: CSV with height, width, frames, steps, gpus, batch, seconds",
-        metavar="FILE",
-    )
-    price: float | str | None = option(
-        None, "dollars a GPU-hour, or a TOML file by cluster", metavar="DOLLARS"
-    )
+        None, "measured service times: CSV with height, width, frames, steps, gpus, batch, seconds", metavar="FILE")
+    price: float | str | None = option(None, "dollars a GPU-hour, or a TOML file by cluster", metavar="DOLLARS")
     objective: str = option("latency", "what plans are ranked by", choices=("latency", "cost"))
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -94,21 +68,22 @@ class ServingOptions:
             value = getattr(self, name)
             if value is not None and not (is_number(value) and least <= value <= 1e9):
                 raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")
-        given = {name: getattr(self, name) for name in ("rate", "capacity", "requests", "mix", "duration")}
-        clash = next(
-            (name for name in ("rate", "capacity", "requests") if given[name] not in (None, False)), ""
-        )
-        if self.process.clients and clash:
+        loads = {
+            "rate": self.rate is not None,
+            "capacity": self.capacity,
+            "requests": self.requests is not None,
+        }
+        given = next((name for name in loads if loads[name]), "")
+        if self.process.clients and given:
             raise wrong(
-                clash, f"is given, but the clients of `arrivals` {self.arrivals} set the rate themselves"
+                given, f"is given, but the clients of `arrivals` {self.arrivals} set the rate themselves"
             )
-        if self.requests is not None and self.mix is not None:
-            raise wrong("mix", "is given, but `requests` holds the shapes already")
-        if self.requests is not None and (self.arrivals != "poisson" or self.duration is not None):
-            other = "duration" if self.arrivals == "poisson" else "arrivals"
-            raise wrong(other, "is given, but `requests` says when they arrive")
-        if not (self.process.clients or clash):
+        if not (self.process.clients or given):
             raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
+        said = {"arrivals": "when they arrive", "duration": "when they arrive", "mix": "their shapes"}
+        for item in options_of(self) if self.requests is not None else ():
+            if item.name in said and getattr(self, item.name) != item.default:
+                raise wrong(item.name, f"is given, but `requests` says {said[item.name]}")
         _ = self.rates, self.divisions, self.stages
 
     @cached_property

@@ -1,15 +1,15 @@
 """Outcomes of serving: what a plan gave under a load, as its users and its owner see it."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
+from profiles.mappings import FrozenMapping
 from sim.serving.fleet import Log, Setup
-from sim.serving.options import POOLS
-from strategies.policy import AnyPolicy, ElasticPolicy
 
 BATCHES: Final = 5
 """Batches of consecutive requests by which an interval is found, at most; shorter ones are not independent."""
@@ -19,87 +19,57 @@ STUDENT: Final = (12.71, 4.30, 3.18, 2.78)
 """Quantiles of Student's distribution, 97.5 %, for 1 to 4 degrees of freedom."""
 
 
-class Way(NamedTuple):
-    """A way to serve, on whatever number of GPUs: a policy, the GPUs of each replica, and a batch cap.
-
-    The GPUs are one number for as many replicas as there is room for, those of given replicas, or none where the policy
-    or given pools say.
-    """
-
-    policy: AnyPolicy
-    gpus: int | tuple[int, ...]
-    max_batch: int
-
-
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A fleet, its samplers and its policy.
+class Plan(Setup):
+    """A fleet and how it is run, as it was chosen.
 
     Attributes:
-        way: the way to serve of which it is one on some number of GPUs.
-        setup: its replicas and how they are run.
+        size: GPUs of each of as many replicas as there is room for; or of each of some that are given.
         cluster: its name; empty where service times are from a table.
         strategy: sampler of its largest replicas; ``parameters`` are its own.
         degree: GPUs of its largest replicas; of elastic ones the most that a request may get.
     """
 
-    way: Way
-    setup: Setup
-    cluster: str
-    strategy: str
-    parameters: Mapping[str, Any]
-    degree: int
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that are paid for."""
-        return self.setup.gpus
-
-    @property
-    def max_batch(self) -> int:
-        """Requests that may share a batch."""
-        return self.setup.max_batch
-
-    @property
-    def elastic(self) -> bool:
-        """Whether the policy gives each request as many GPUs as it likes."""
-        return isinstance(self.setup.policy, ElasticPolicy)
+    size: int | tuple[int, ...] = 1
+    cluster: str = ""
+    strategy: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    degree: int = 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """GPUs of each replica that denoises; of elastic ones of each node."""
-        return next(pool.replicas for pool in self.setup.pools if "denoise" in pool.parts)
+        return next(pool.replicas for pool in self.pools if "denoise" in pool.parts)
 
     @property
     def replicas(self) -> str:
         """Its name: 4x2 are four replicas of two GPUs."""
-        if self.elastic:
-            return f"{sum(self.sizes)} elastic"
-        return "+".join(f"{self.sizes.count(of)}x{of}" for of in dict.fromkeys(self.sizes))
+        each = "+".join(f"{number}x{of}" for of, number in Counter(self.sizes).items())
+        return f"{sum(self.sizes)} elastic" if self.elastic else each
 
     @property
-    def pools(self) -> Mapping[str, int]:
+    def stages(self) -> Mapping[str, int]:
         """GPUs of each stage; none where all stages share them."""
-        several = self.setup.pools if len(self.setup.pools) > 1 else ()
-        return {name: pool.gpus for name, pool in zip(POOLS, several, strict=False)}
+        return {} if len(self.pools) == 1 else {f"{of.parts[0]}r": of.gpus for of in self.pools}
 
     @property
-    def policy(self) -> str:
-        """Name of the policy, and its parameters that differ from their defaults."""
-        policy = self.setup.policy
-        values = {item: getattr(policy, item.name) for item in fields(policy)}  # type: ignore[arg-type]
-        return " ".join([policy.name, *(f"{of.name} {x}" for of, x in values.items() if x != of.default)])
+    def rule(self) -> str:
+        """Name of its policy, and the parameters that differ from their defaults."""
+        values = {item: getattr(self.policy, item.name) for item in fields(self.policy)}  # type: ignore[arg-type]
+        return " ".join(
+            [self.policy.name, *(f"{of.name} {x}" for of, x in values.items() if x != of.default)]
+        )
 
     @property
-    def policy_and_cap(self) -> str:
-        """The policy with its batch cap, where it forms batches."""
-        return f"{self.policy} {self.max_batch}" if self.max_batch > 1 else self.policy
+    def rule_and_cap(self) -> str:
+        """Its policy with the batch cap, where it forms batches."""
+        return f"{self.rule} {self.max_batch}" if self.max_batch > 1 else self.rule
 
     def to_json(self) -> dict[str, Any]:
         """The plan under its public keys."""
-        names = ("replicas", "strategy", "policy", "max_batch", "cluster", "gpus", "pools")
-        row = {name: value for name in names if (value := getattr(self, name)) not in ("", {})}
-        return row | {"parameters": dict(self.parameters)}
+        row = {name: getattr(self, name) for name in ("replicas", "strategy", "max_batch", "cluster", "gpus")}
+        row |= {"parameters": dict(self.parameters), "policy": self.rule, "pools": self.stages}
+        return {key: value for key, value in row.items() if value or key == "parameters"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +81,6 @@ class Outcome:
         attainment: share of the requests that held their SLO; None without one.
         latencies_s: of each counted request, in the order of arrival.
         held: whether each held its SLO.
-        wait_s: mean seconds before a request first runs.
-        alone_s: mean seconds that the requests take alone on their replica.
         completed_per_s: requests a second over the time in which they arrived.
         use: share of the GPUs' time in which they run something.
         ceiling_per_s: requests a second that the plan can complete at most.
@@ -126,8 +94,6 @@ class Outcome:
     attainment: float | None
     latencies_s: np.ndarray
     held: np.ndarray
-    wait_s: float
-    alone_s: float
     completed_per_s: float
     use: float
     ceiling_per_s: float

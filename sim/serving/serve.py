@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, inf
 from typing import Any, Final
 
 import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
-from sim.serving.fleet import PARTS, Pool, Replay, Setup, TooManyMissedError
+from sim.serving.fleet import PARTS, Pool, Replay, TooManyMissedError
 from sim.serving.load import Kind, Load, Trace
-from sim.serving.options import POOLS, REQUESTS, ServingOptions
-from sim.serving.outcomes import Outcome, Plan, Way
+from sim.serving.options import REQUESTS, ServingOptions
+from sim.serving.outcomes import Outcome, Plan
 from sim.serving.service import Site
 from strategies.policy import AnyPolicy, ElasticPolicy, Job, Shape
 
@@ -60,52 +61,48 @@ class Question:
     @property
     def caps(self) -> Sequence[int]:
         """The batch caps to try with policies that form batches."""
-        known = [cap for cap in CAPS if self.site.has_batches(cap)]
+        known = [cap for cap in CAPS if cap <= self.site.most_batch]
         return known if self.options.max_batch is None else (self.options.max_batch,)
-
-    def ways(self) -> Iterator[Way]:
-        """Yield the ways to serve that are to be compared."""
-        for policy in self.policies:
-            elastic = isinstance(policy, ElasticPolicy)
-            sizes: Iterable[int | tuple[int, ...]] = self.options.divisions or self.site.degrees
-            if elastic or (self.options.stages and not self.options.divisions):
-                sizes = (1,)
-            caps = self.caps if policy.batches else (1,)
-            yield from (Way(policy, size, cap) for size in sizes for cap in caps)
 
     def plans(self, gpus: int) -> Iterator[Plan]:
         """Yield the plans on so many GPUs that fit in memory."""
-        for way in self.ways():
-            if (plan := self.plan(way, gpus)) is not None and self.ceiling_per_s(plan) > 0:
-                yield plan
+        for policy in self.policies:
+            sizes: Iterable[int | tuple[int, ...]] = self.options.divisions or self.site.samplers
+            if isinstance(policy, ElasticPolicy) or (self.options.stages and not self.options.divisions):
+                sizes = (1,)
+            for size, cap in product(sizes, self.caps if policy.batches else (1,)):
+                if (plan := self.plan(policy, size, cap, gpus)) and self.ceiling_per_s(plan) > 0:
+                    yield plan
 
-    def plan(self, way: Way, gpus: int) -> Plan | None:
-        """Return a way to serve on so many GPUs, or on as many as its replicas take; None where they are too few."""
+    def plan(self, policy: AnyPolicy, size: int | tuple[int, ...], cap: int, gpus: int) -> Plan | None:
+        """Return replicas of a size on so many GPUs, or given ones; None where there is no room for any."""
         stages, options = self.options.stages, self.options
         there = stages.get("denoiser", gpus)
-        replicas = (way.gpus,) * (there // way.gpus) if isinstance(way.gpus, int) else way.gpus
-        if isinstance(way.policy, ElasticPolicy):
+        replicas = (size,) * (there // size) if isinstance(size, int) else size
+        if isinstance(policy, ElasticPolicy):
             node = min(self.site.per_node, there)
             replicas = (node,) * (there // node) + (there % node,) * (there % node > 0)
-        if not replicas:
-            return None
         if stages and sum(replicas) != there:
             raise wrong("replicas", f"has {sum(replicas)} GPUs, but `pools` gives denoiser {there}")
+        if not replicas:
+            return None
         of_stage = {name: (1,) * number for name, number in stages.items()} | {"denoiser": replicas}
-        pools = tuple(Pool(of_stage[name], POOLS[name]) for name in stages) or (Pool(replicas),)
-        degrees = tuple(of for of in self.site.degrees if of <= max(replicas))
-        setup = Setup(pools, way.policy, options.dispatch, way.max_batch, options.batch_wait, degrees)
+        pools = tuple(Pool(of_stage[of], (part,)) for of, part in zip(stages, PARTS, strict=False))
+        degrees = tuple(of for of in self.site.samplers if of <= max(replicas))
         degree = max(degrees, default=replicas[0])
-        return Plan(way, setup, self.site.name, *self.site.sampler(degree), degree)
+        return Plan(
+            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees, size,
+            self.site.name, *self.site.samplers.get(degree, ("", {})), degree,
+        )  # fmt: skip
 
     def ceiling_per_s(self, plan: Plan) -> float:
         """Return the requests a second that a plan completes at most, however batched; 0 where one does not fit."""
-        setup, rates = plan.setup, []
-        for pool in setup.pools:
+        rates = []
+        for pool in plan.pools:
             rate = 0.0
             for gpus, count in Counter(pool.replicas).items():
-                sizes = [of for of in setup.degrees if of <= gpus] if plan.elastic else [gpus]
-                mean_gpu_s = self._mean_gpu_s(sizes, (setup.max_batch,), pool.parts)
+                sizes = [of for of in plan.degrees if of <= gpus] if plan.elastic else [gpus]
+                mean_gpu_s = self._mean_gpu_s(sizes, (plan.max_batch,), pool.parts)
                 if mean_gpu_s == inf:
                     return 0.0
                 rate += count * gpus / mean_gpu_s
@@ -157,17 +154,12 @@ class Question:
         jobs = sorted((job for job in log.jobs if job.arrival_s >= warmup_s), key=lambda job: job.number)
         held = np.array([not job.missed for job in jobs], dtype=bool)
         completed = sum(job.end_s <= load.duration_s for job in log.jobs) / load.duration_s
-        alone_s = {
-            shape: self.scale * self.site.run_s(plan.degree, shape) for shape in {of.shape for of in jobs}
-        }
         return Outcome(
             plan=plan,
             rate_per_s=completed if load.clients else rate_per_s,
             attainment=float(held.mean()) if self.has_slo and jobs else None,
             latencies_s=np.array([job.end_s - job.arrival_s for job in jobs]),
             held=held,
-            wait_s=float(np.mean([job.start_s - job.arrival_s for job in jobs])) if jobs else 0.0,
-            alone_s=float(np.mean([alone_s[job.shape] for job in jobs])) if jobs else 0.0,
             completed_per_s=completed,
             use=log.busy_gpu_s / (plan.gpus * max(load.duration_s, log.end_s)),
             ceiling_per_s=self.ceiling_per_s(plan),
@@ -178,9 +170,7 @@ class Question:
 
     def _replay(self, plan: Plan, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
         until_s = load.duration_s
-        return Replay(
-            plan.setup, jobs, self.site, scale=self.scale, clients=load.clients, until_s=until_s, **rules
-        )
+        return Replay(plan, jobs, self.site, scale=self.scale, clients=load.clients, until_s=until_s, **rules)
 
     def _warmup_s(self, load: Load) -> float:
         """Return the seconds whose requests are not counted."""
@@ -217,15 +207,16 @@ class Question:
         options = replace(self.options, seed=self.options.seed + draw)
         return replace(self, options=options, scale=self.scale * factor)
 
-    def fewest(self, way: Way, rate_per_s: float) -> Plan | None:
-        """Return a way to serve on the fewest GPUs that hold the SLO at a rate, by bisection; None where none does."""
-        least = way.gpus if isinstance(way.gpus, int) else sum(way.gpus)
-        fixed = sum(self.options.stages.values()) or (0 if isinstance(way.gpus, int) else least)
-        counts = [of for of in self.gpus if (of == fixed if fixed else of % least == 0)]
+    def fewest(self, like: Plan, rate_per_s: float) -> Plan | None:
+        """Return the plan like another on the fewest GPUs that hold the SLO at a rate, by bisection; None of none."""
+        least = like.size if isinstance(like.size, int) else 0
+        counts = [
+            of for of in self.gpus if (of % least == 0 if least and not like.stages else of == like.gpus)
+        ]
         best, first, last = None, 0, len(counts)
         while first < last:
             middle = (first + last) // 2 if best is not None else last - 1
-            plan = self.plan(way, counts[middle])
+            plan = self.plan(like.policy, like.size, like.max_batch, counts[middle])
             if plan and self.ceiling_per_s(plan) >= rate_per_s and self.holds(plan, rate_per_s):
                 best, last = plan, middle
             elif best is None:
@@ -236,7 +227,7 @@ class Question:
 
     def fewest_bound(self, rate_per_s: float) -> int:
         """Return the GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""
-        least_gpu_s = self._mean_gpu_s(self.site.degrees, (1, *self.caps), PARTS)
+        least_gpu_s = self._mean_gpu_s(self.site.samplers, (1, *self.caps), PARTS)
         if least_gpu_s == inf:
             raise InfeasibleError(f"no replica fits: {'; '.join(self.site.impossible)}")
         return max(1, ceil(rate_per_s * least_gpu_s))

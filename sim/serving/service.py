@@ -17,6 +17,7 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
 from sim.serving.fleet import PARTS, Service
+from sim.serving.options import MOST_BATCH
 from strategies.policy import Shape, Times
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
@@ -24,42 +25,36 @@ from strategies.strategy import Sampler
 COLUMNS: Final = ("height", "width", "frames", "steps", "gpus", "batch", "seconds")
 """Columns of a table of service times."""
 NONE: Final[Mapping[Any, Any]] = FrozenMapping()
+Named = tuple[str, Mapping[str, Any]]
+"""The name and the parameters of a sampler."""
 
 
 class Site(Service):
     """Service times of replicas of which plans can be made.
 
-    Attributes:
+    Args:
         name: of the cluster; empty of a table.
+        samplers: name and parameters of the sampler of a replica, by its GPUs.
         per_node: GPUs of a node.
-        degrees: numbers of GPUs that a replica can have, ascending.
+        fastest: a request alone on each replica, simulated; none of a table.
+
+    Attributes:
         price: dollars a GPU-hour.
         impossible: what cannot be, in words, as it was found.
+        most_batch: requests up to which all batches are known.
     """
 
-    name = ""
-    price: float | None = None
-
-    def __init__(self, degrees: Sequence[int], per_node: int) -> None:
-        self.degrees, self.per_node = degrees, per_node
+    def __init__(
+        self, name: str, samplers: Mapping[int, Named], per_node: int, fastest: Mapping[int, Result] = NONE
+    ) -> None:
+        self.name, self.samplers, self.per_node, self.fastest = name, samplers, per_node, fastest
+        self.price: float | None = None
         self.impossible: dict[str, None] = {}
-
-    def sampler(self, gpus: int) -> tuple[str, Mapping[str, Any]]:
-        """Return the name and the parameters of the sampler of a replica of so many GPUs."""
-        return "measured", {}
-
-    def alone(self, gpus: int) -> Result | None:
-        """Return a request alone on a replica of so many GPUs, simulated; None of a table."""
-        return None
-
-    def has_batches(self, most: int) -> bool:
-        """Return whether batches up to a size are known."""
-        return True
+        self.most_batch = MOST_BATCH
 
     def band(self, gpus: int) -> Band:
         """Return the factors on the seconds of a replica between which eight of ten measured ones lie."""
-        alone = self.alone(gpus)
-        return Band() if alone is None else alone.uncertainty.band
+        return self.fastest[gpus].uncertainty.band if gpus in self.fastest else Band()
 
     def run_s(self, gpus: int, shape: Shape) -> float:
         """Return the seconds of a request alone on so many GPUs; infinite where it does not fit."""
@@ -70,7 +65,7 @@ class Site(Service):
 
     def fewest_gpus_s(self, shape: Shape) -> float:
         """Return the seconds of a request alone on the fewest GPUs on which it fits."""
-        return next((s for s in (self.run_s(gpus, shape) for gpus in self.degrees) if s < inf), inf)
+        return next((s for s in (self.run_s(gpus, shape) for gpus in self.samplers) if s < inf), inf)
 
 
 class Simulated(Site):
@@ -88,13 +83,9 @@ class Simulated(Site):
         samplers: Mapping[int, Sampler],
         fastest: Mapping[int, Result] = NONE,
     ) -> None:
-        super().__init__(tuple(samplers), scenario.cluster.devices_per_node)
-        self.name, self.scenario, self.samplers, self.fastest = (
-            scenario.cluster.name,
-            scenario,
-            samplers,
-            fastest,
-        )
+        named = {gpus: (of.name, parameters_of(of)) for gpus, of in samplers.items()}
+        super().__init__(scenario.cluster.name, named, scenario.cluster.devices_per_node, fastest)
+        self.scenario, self.points = scenario, samplers
         self.known: dict[tuple[int, Shape, int], Times] = {}
         self.results: dict[tuple[int, Shape, int], Result] = {}
 
@@ -110,7 +101,7 @@ class Simulated(Site):
         return times
 
     def _times(self, gpus: int, shape: Shape, batch: int) -> Times:
-        if gpus not in self.samplers:
+        if gpus not in self.points:
             raise InfeasibleError(f"a replica of {counted(gpus, 'GPU')}: no sampler fits")
         result = self.result(gpus, shape, batch)
         if result.missing_memory:
@@ -124,7 +115,7 @@ class Simulated(Site):
         """Return the simulated run of a batch."""
         key = gpus, shape, batch
         if key not in self.results:
-            self.results[key] = run_point(self.samplers[gpus], at_shape(self.scenario, shape, gpus, batch))
+            self.results[key] = run_point(self.points[gpus], at_shape(self.scenario, shape, gpus, batch))
         return self.results[key]
 
     def handover_s(self, gpus: int, shape: Shape) -> float:
@@ -132,23 +123,18 @@ class Simulated(Site):
         scene, link = at_shape(self.scenario, shape, 1, 1), self.scenario.cluster.intra_node
         return scene.latent_bytes / link.bandwidth_bytes_per_s + link.latency_s
 
-    def sampler(self, gpus: int) -> tuple[str, Mapping[str, Any]]:
-        """Return the name and the parameters of the sampler of a replica of so many GPUs."""
-        sampler = self.samplers.get(gpus)
-        return ("", {}) if sampler is None else (sampler.name, parameters_of(sampler))
-
-    def alone(self, gpus: int) -> Result | None:
-        """Return a request alone on a replica of so many GPUs, simulated."""
-        return self.fastest.get(gpus)
-
 
 class Tabled(Site):
     """Service times as they were measured: seconds of a batch by shape, GPUs and requests; nothing moves."""
 
     def __init__(self, rows: Mapping[tuple[int, Shape, int], float], source: str) -> None:
         sizes = sorted({gpus for gpus, *_ in rows})
-        super().__init__(sizes, max(sizes, default=1))
+        super().__init__("", {gpus: ("measured", {}) for gpus in sizes}, max(sizes, default=1))
         self.rows, self.source = rows, source
+        cases = {(gpus, shape) for gpus, shape, _ in rows}
+        self.most_batch = 1
+        while cases and all((*case, self.most_batch + 1) in rows for case in cases):
+            self.most_batch += 1
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Return the seconds of a batch on so many GPUs, spread over its steps.
@@ -161,11 +147,6 @@ class Tabled(Site):
             key = f"height {shape.height}, width {shape.width}, frames {shape.frames}, steps {shape.steps}"
             raise InputError(f"{self.source}: has no row of {key}, gpus {gpus}, batch {batch}")
         return Times(0.0, seconds / shape.steps, 0.0)
-
-    def has_batches(self, most: int) -> bool:
-        """Return whether batches up to a size are known, of whatever shape and on whatever GPUs."""
-        cases = {(gpus, shape) for gpus, shape, _ in self.rows}
-        return all((*case, batch) in self.rows for case in cases for batch in range(1, most + 1))
 
 
 def read_service(path: Path) -> Tabled:
@@ -218,22 +199,25 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Simulated:
     Raises:
         InfeasibleError: none fits on any.
     """
-    cluster = asked.scenario.cluster
-    fastest = {gpus: best for gpus in degrees if (best := best_sampler(asked, shape, gpus)) is not None}
+    best = {gpus: _best_sampler(asked, shape, gpus) for gpus in degrees}
+    fastest = {gpus: of for gpus, of in best.items() if of is not None}
     if not fastest:
         sizes = ", ".join(map(str, degrees))
-        words = f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {cluster.name}"
+        words = (
+            f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {asked.scenario.cluster.name}"
+        )
         raise InfeasibleError(f"{words}, one replica")
     points = {gpus: of.source.strategy for gpus, of in fastest.items() if of.source is not None}
-    site = Simulated(
-        asked.scenario, {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}, fastest
+    samplers = {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}
+    site = Simulated(asked.scenario, samplers, fastest)
+    lacking = (
+        f"a replica of {counted(gpus, 'GPU')}: no sampler fits" for gpus in degrees if gpus not in fastest
     )
-    lacking = [counted(gpus, "GPU") for gpus in degrees if gpus not in fastest]
-    site.impossible |= {f"a replica of {words}: no sampler fits": None for words in lacking}
+    site.impossible |= dict.fromkeys(lacking)
     return site
 
 
-def best_sampler(asked: Asked, shape: Shape, gpus: int) -> Result | None:
+def _best_sampler(asked: Asked, shape: Shape, gpus: int) -> Result | None:
     """Return the fastest point that runs one request of a shape on exactly so many GPUs; None where none does.
 
     The image is the one that a single GPU draws, unless samplers are named.

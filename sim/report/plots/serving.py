@@ -27,7 +27,7 @@ WINDOW: Final = 12
 
 def _plan(of: Outcome) -> str:
     """Return a plan as legends name it."""
-    return f"{of.plan.replicas}, {of.plan.policy_and_cap}"
+    return f"{of.plan.replicas}, {of.plan.rule_and_cap}"
 
 
 def plot_rates_info(serving: Serving) -> list[list[Outcome]]:
