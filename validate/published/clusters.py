@@ -112,6 +112,11 @@ class ClusterRun:
         result = api.run(cluster=cluster, stack=stack or self.stack, **options)  # type: ignore[arg-type]
         return result.samples_per_s
 
+    def error(self, stack: Stack | None = None, **other: str | int) -> float | None:
+        """Predicted over published throughput, less one, likewise."""
+        predicted = self.predicted(stack, **other)
+        return None if predicted is None else predicted / self.samples_per_s - 1
+
 
 @cache
 def read_runs() -> tuple[ClusterRun, ...]:

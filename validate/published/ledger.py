@@ -1,7 +1,7 @@
 """The ledger: every published number once, contests of methods among them, summaries, and files of them."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isnan
 from pathlib import Path
@@ -15,7 +15,7 @@ from profiles.measuring.tables import grouped
 from profiles.measuring.writing import write_file
 from profiles.outputs import check_ending, check_writable
 from profiles.units import GIB
-from validate.published.records import Record, Standing, all_published, source_names
+from validate.published.records import Published, Record, Standing, all_published, source_names
 from validate.tables import Section, percent, signed
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
@@ -119,16 +119,12 @@ REMARK: Final = (
     " definition. Fitted: it set a constant. Apart: predicted, but a bound, a zero, seconds of a solver, memory that"
     " ran out, printed before or not as a number."
 )
-COVERAGE: Final = (
-    *("where", "number", "published", "simulated", "error"),
-    *("setting, or why not", "all settings"),
-)
+COVERAGE: Final = ("where", "number", "published", "simulated", "error", "setting, or why not")
 COLUMNS: Final = (
     "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "batch_size",
     "resolution_px", "steps", "quantity", "unit", "published", "predicted", "error", "standing", "reason",
     "provenance", "setting", "predicted_memory_GiB", "device", "stack", "kind",
 )  # fmt: skip
-OUT_OF_MEMORY: Final = "OOM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,47 +178,35 @@ class Ledger:
         if path.suffix.lower() == ".json":
             write_file(path, frame.to_json(orient="records", indent=1) + "\n")
             return
-        for column, words in WORDS.items():
-            frame[column] = frame[column].map(words, na_action="ignore")
-        write_file(path, frame.to_csv(index=False))
+        write_file(path, frame.to_csv(index=False, float_format="%.6g"))
 
 
-def all_training(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each number of training, those of the file first; if there are none, one with the reason."""
-    by_number = grouped(records, lambda one: one.row)
+def all_training(records: Iterable[Record]) -> list[Record]:
+    """The first record of each number of training, those of the file first; if there is none, one with the reason."""
+    firsts: dict[Published, Record] = {}
+    for one in records:
+        firsts.setdefault(one.row, one)
     return [
-        by_number.get(row) or [Record(row, None, Standing.UNCOVERED, row.why or "not predicted")]
-        for row in dict.fromkeys([*all_published(), *by_number])
+        firsts.get(row) or Record(row, None, Standing.UNCOVERED, row.why or "not predicted")
+        for row in dict.fromkeys([*all_published(), *firsts])
     ]
 
 
-def coverage(numbers: Collection[Sequence[Record]]) -> Section:
-    """Each number with its prediction, that of the base setting first, or why there is none."""
-    covered = sum(base.predicted is not None for base, *_ in numbers)
-    title = f"Every published number: {covered} of {len(numbers)} predicted"
-    return Section(title, COVERAGE, [line(*records) for records in numbers])
+def coverage(records: Collection[Record]) -> Section:
+    """Each number with its prediction, or why there is none."""
+    covered = sum(one.predicted is not None for one in records)
+    return Section(
+        f"Every published number: {covered} of {len(records)} predicted", COVERAGE, [*map(line, records)]
+    )
 
 
-def settings(numbers: Iterable[Sequence[Record]]) -> Section:
-    """Predictions of numbers whose papers leave something open, one line per setting."""
-    rows = []
-    for base, *others in numbers:
-        for one in (base, *others) if others else ():
-            where = f"{base.row}" if one is base else ""
-            rows.append([where, f"{one.row.value:g}", one.setting, f"{one.predicted:.4g}", error_words(one)])
-    title = "What papers leave open, and what follows from each choice"
-    return Section(title, ("number", "published", "setting", "simulated", "error"), rows)
-
-
-def line(base: Record, *others: Record) -> list[str]:
+def line(one: Record) -> list[str]:
     """The cells of a number."""
-    row, values = base.row, [one.predicted for one in (base, *others) if one.predicted is not None]
-    head = [f"{row}", row.quantity.replace("_", " "), f"{row.value:g}".replace("inf", "out of memory")]
-    if base.predicted is None:
-        return [*head, "-", "-", base.reason, "-"]
-    span = f"{min(values):.4g} to {max(values):.4g}" if others else "-"
-    predicted = f"{base.predicted:.4g}".replace("inf", "out of memory")
-    return [*head, predicted, error_words(base), base.words, span]
+    row, value = one.row, f"{one.row.value:g}".replace("inf", "out of memory")
+    head = [f"{row}", row.quantity.replace("_", " "), value]
+    if one.predicted is None:
+        return [*head, "-", "-", one.reason]
+    return [*head, f"{one.predicted:.4g}".replace("inf", "out of memory"), error_words(one), one.words]
 
 
 def error_words(record: Record) -> str:
@@ -268,16 +252,6 @@ def _flat(one: Record) -> Mapping[str, Any]:
         "predicted_memory_GiB": memory,
     }
     return asdict(one.row) | asdict(one) | more | (asdict(one.conditions) if one.conditions else {})
-
-
-WORDS: Final[Mapping[str, Callable[[float], str]]] = {
-    **dict.fromkeys(
-        ("published", "predicted"), lambda value: OUT_OF_MEMORY if value == inf else f"{value:.6g}"
-    ),
-    "error": "{:.4f}".format,
-    "predicted_memory_GiB": "{:.2f}".format,
-}
-"""How numbers are written as CSV, by column."""
 
 
 def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> None:

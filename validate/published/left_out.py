@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean, median
-from typing import Final, NamedTuple
+from typing import Final
 
 from profiles.architectures.components import Anchor
 from profiles.architectures.models import model_names
@@ -22,7 +22,7 @@ from validate.fitting.anchors import attention_share, shared_attention
 from validate.fitting.efficiencies import CLUSTER
 from validate.fitting.hosts import BOXES
 from validate.points import cluster_of, model_of
-from validate.published.clusters import SETS, SETS_HOST, ClusterRun, rated, read_runs, shared_rate
+from validate.published.clusters import SETS, SETS_HOST, rated, read_runs, shared_rate
 from validate.published.ledger import Ledger
 from validate.published.records import Standing, authors_of
 from validate.published.runs import FREE_LINK, Place, Run, all_runs, sampler_of, scenario_of
@@ -33,6 +33,8 @@ NEAREST: Final[Mapping[str, str]] = {CLUSTER: "l40s-pcie-8"}
 BOX_AUTHORS: Final = "xDiT"
 """The authors of the rows that set hosts and links of sampling boxes."""
 Line = list[str]
+Head = tuple[str, str, str]
+"""A constant, the source that set it, and what it is judged by."""
 
 
 def sources_left_out(ledger: Ledger) -> list[Section]:
@@ -46,49 +48,32 @@ def sources_left_out(ledger: Ledger) -> list[Section]:
     return [Section("Each source left out", header, rows, remark)]
 
 
-def _line(
-    constant: str, source: str, what: str, pairs: Iterable[tuple[float, float]], instead: str
-) -> Iterator[Line]:
+def _line(head: Head, pairs: Iterable[tuple[float | None, float | None]], instead: str) -> Iterator[Line]:
     """A line of errors in view and left out; none where there is no number."""
-    errors = [(abs(shown), abs(left)) for shown, left in pairs]
+    errors = [(abs(shown), abs(left)) for shown, left in pairs if shown is not None and left is not None]
     if errors:
         medians = (percent(median(one[at] for one in errors)) for at in (0, 1))
-        yield [constant, source, what, f"{len(errors)}", *medians, instead]
+        yield [*head, f"{len(errors)}", *medians, instead]
 
 
 def shares() -> Iterator[Line]:
     """The share of the laws that all kernels but attention reach: training runs of each source that set it."""
     every = read_runs()
-    found = {id(run): shared_rate(run) for run in every if run.role == SETS}
-    for source in dict.fromkeys(authors_of(run.source) for run in every if run.role == SETS):
-        others = [
-            share for run in every if (share := found.get(id(run))) and authors_of(run.source) != source
-        ]
-        share = geometric_mean(others)
-        pairs = [
-            (
-                shown / run.samples_per_s - 1,
-                (run.predicted(rated(run.stack, share)) or 0.0) / run.samples_per_s - 1,
-            )
-            for run in every
-            if authors_of(run.source) == source and (shown := run.predicted())
-        ]
-        yield from _line(
-            "share of the laws", source, "training", pairs, f"{share:.2f} for {_share(every):.2f}"
-        )
+    setting = [(authors_of(run.source), run.stack, shared_rate(run)) for run in every if run.role == SETS]
+    shipped = setting[0][1].rates.matmul
+    for source in dict.fromkeys(source for source, *_ in setting):
+        share = geometric_mean(share for of, _, share in setting if of != source)
+        own = [run for run in every if authors_of(run.source) == source]
+        pairs = [(run.error(), run.error(rated(run.stack, share))) for run in own]
+        yield from _line(("share of the laws", source, "training"), pairs, f"{share:.2f} for {shipped:.2f}")
 
 
 def host() -> Iterator[Line]:
     """The host's seconds in an iteration that nothing hides: training runs of the source that set them."""
     runs = [run for run in read_runs() if run.role == SETS_HOST]
     for source, own in grouped(runs, lambda run: authors_of(run.source)).items():
-        both = ((run.predicted(), run.predicted(iteration_us=0), run.samples_per_s) for run in own)
-        pairs = [(shown / printed - 1, left / printed - 1) for shown, left, printed in both if shown and left]
-        yield from _line("host in an iteration", source, "training", pairs, "none")
-
-
-def _share(runs: Iterable[ClusterRun]) -> float:
-    return next(run.stack.rates.matmul for run in runs if run.role == SETS)
+        pairs = [(run.error(), run.error(iteration_us=0)) for run in own]
+        yield from _line(("host in an iteration", source, "training"), pairs, "none")
 
 
 def attention() -> Iterator[Line]:
@@ -98,22 +83,15 @@ def attention() -> Iterator[Line]:
     for source in dict.fromkeys(authors_of(one.source) for _, one in showing):
         others = [one for one in showing if authors_of(one[1].source) != source]
         if not others:
-            yield [
-                "attention's share",
-                source,
-                "one GPU",
-                f"{len(showing)}",
-                "-",
-                "-",
-                "no other source shows it",
-            ]
+            instead = "no other source shows it"
+            yield ["attention's share", source, "one GPU", f"{len(showing)}", "-", "-", instead]
             continue
         share = min(1.0, shared_attention(others))
         own = [one for one in showing if authors_of(one[1].source) == source]
         shipped = load_stack().rates.attention
         pairs = [(_error(*one, shipped), _error(*one, share)) for one in own]
         yield from _line(
-            "attention's share", source, "one GPU, laws alone", pairs, f"{share:.2f} for {shipped:g}"
+            ("attention's share", source, "one GPU, laws alone"), pairs, f"{share:.2f} for {shipped:g}"
         )
 
 
@@ -123,49 +101,36 @@ def _error(name: str, anchor: Anchor, share: float) -> float:
     return one_gpu_s(model_of(name), load_device(anchor.device), anchor, stack) / anchor.latency_s - 1
 
 
-class Constant(NamedTuple):
-    """A constant that a source alone set: how runs go without it, and what is taken instead."""
-
-    name: str
-    source: str
-    change: Callable[[Place], Place]
-    instead: str
-
-    def line(self, what: str, runs: Iterable[Run]) -> Iterator[Line]:
-        """The line of some runs, with the constant and without it."""
-        pairs = []
-        for run in runs:
-            assert (
-                run.place is not None
-                and run.outcome is not None
-                and run.row.latency_s
-                and run.error is not None
-            )
-            if run.place.cluster.intra_node != FREE_LINK:
-                again = run_point(sampler_of(run.outcome), scenario_of(self.change(run.place)))
-                pairs.append((run.error, again.latency_s / run.row.latency_s - 1))
-        yield from _line(self.name, self.source, what, pairs, self.instead)
+def _without(
+    head: Head, runs: Iterable[Run], change: Callable[[Place], Place], instead: str
+) -> Iterator[Line]:
+    """The line of some runs, with a constant that a source alone set, and where it is changed."""
+    pairs = []
+    for run in runs:
+        assert run.place is not None and run.outcome is not None and run.row.latency_s
+        if run.place.cluster.intra_node != FREE_LINK:
+            again = run_point(sampler_of(run.outcome), scenario_of(change(run.place)))
+            pairs.append((run.error, again.latency_s / run.row.latency_s - 1))
+    yield from _line(head, pairs, instead)
 
 
 def sampled() -> Iterator[Line]:
     """Anchors, hosts and links: latencies of each source that set them, one constant at a time, then all together."""
     runs = [run for run in all_runs() if run.error is not None and run.record.standing is not Standing.APART]
     for source, own in grouped(runs, lambda run: run.row.published.authors).items():
-        anchors = Constant("anchors", source, partial(_without_anchors, source=source), "laws alone")
-        alone = [run for run in own if run.row.num_gpus == 1 and _anchored_by(run, source)]
-        several = [run for run in own if run.row.num_gpus != 1]
-        yield from anchors.line("one GPU", alone)
-        if any(_anchored_by(run, source) for run in several):
-            yield from anchors.line("several GPUs", several)
+        several, where = [run for run in own if run.row.num_gpus != 1], "several GPUs"
+        anchored = [run for run in own if _anchored_by(run, source)]
+        alone = [run for run in anchored if run.row.num_gpus == 1]
+        change = partial(_without_anchors, source=source)
+        yield from _without(("anchors", source, "one GPU"), alone, change, "laws alone")
+        if len(anchored) > len(alone):
+            yield from _without(("anchors", source, where), several, change, "laws alone")
         if source == BOX_AUTHORS:
             there = [run for run in several if run.cluster in NEAREST]
-            hosts = Constant("hosts", source, _unknown_host, f"pace {BOX.slowness:g}")
-            yield from hosts.line("several GPUs", several)
-            yield from Constant("links", source, _other_links, f"{NEAREST[CLUSTER]}'s").line(
-                "several GPUs", there
-            )
-            every = Constant("all of these", source, partial(_without_all, source=source), "as above")
-            yield from every.line("several GPUs", several)
+            yield from _without(("hosts", source, where), several, _unknown_host, f"pace {BOX.slowness:g}")
+            yield from _without(("links", source, where), there, _other_links, f"{NEAREST[CLUSTER]}'s")
+            change = partial(_without_all, source=source)
+            yield from _without(("all of these", source, where), several, change, "as above")
 
 
 def _anchored_by(run: Run, source: str) -> bool:

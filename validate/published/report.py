@@ -30,7 +30,6 @@ from validate.published.ledger import (
     coverage,
     least,
     near,
-    settings,
     side_by_side,
     winners,
 )
@@ -40,15 +39,19 @@ from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.serving import systems as serving
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
-END: Final = "<!-- end -->"
-MARKERS: Final = "<!-- python -m validate published --readme -->", END
-"""Lines before and after the tables of the summary in a text."""
-SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
-TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
-SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
-BANDS: Final = "<!-- python -m validate published --readme: bands -->", END
-SERVED: Final = "<!-- python -m validate published --readme: serving -->", END
-LEFT_OUT: Final = "<!-- python -m validate published --readme: sources left out -->", END
+MARKERS, SHORT, TODAY, SAMPLED, BANDS, SERVED, LEFT_OUT = (
+    (f"<!-- python -m validate published --readme{what} -->", "<!-- end -->")
+    for what in (
+        "",
+        ": in short",
+        ": today's models",
+        ": sampling",
+        ": bands",
+        ": serving",
+        ": sources left out",
+    )
+)
+"""Lines before and after the tables of the summary, and others, in a text."""
 NODE: Final = 8
 """Most GPUs of a node in those clusters."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
@@ -82,19 +85,16 @@ def report(task: str | None, show: Show) -> Ledger:
     """The ledger of one task, or of both; every table of the report is shown on the way."""
     ledger = Ledger(())
     if task in (None, TASKS[0]):
-        numbers = all_training(all_records())
-        show(TASKS[0], coverage(numbers))
-        show(TASKS[0], settings(numbers))
-        for section in tables():
+        records = all_training(all_records())
+        for section in (coverage(records), *tables()):
             show(TASKS[0], section)
-        ledger += Ledger(tuple(base for base, *_ in numbers))
+        ledger += Ledger(tuple(records))
     if task in (None, TASKS[1]):
         runs = all_runs()
-        show(TASKS[1], winners(contests(runs)))
-        show(TASKS[1], out_of_memory(runs))
-        show(TASKS[1], volumes(runs))
-        show(TASKS[1], coverage([[one.record] for one in runs]))
-        ledger += sampling_ledger(runs) + Ledger(tuple(serving.records()))
+        drawn = sampling_ledger(runs)
+        for section in (winners(drawn.contests), out_of_memory(runs), volumes(runs), coverage(drawn.records)):
+            show(TASKS[1], section)
+        ledger += drawn + Ledger(tuple(serving.records()))
     return ledger
 
 

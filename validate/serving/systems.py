@@ -170,7 +170,7 @@ def records() -> Iterator[Record]:
 
 def sections() -> Iterator[Section]:
     """The rows beside their predictions, and the draws of the mix."""
-    yield coverage([[one] for one in served_records()])
+    yield coverage(served_records())
     (serial,) = (of.place for of in served() if of.what == "makespan")
     rows = [
         [name, f"{was:,.1f}", f"{np.median(of):,.1f}", f"{of.min():,.1f} to {of.max():,.1f}"]
@@ -211,5 +211,5 @@ def tables(ledger: Ledger) -> list[Section]:
         rows.append([where, f"{len(errors)}", percent(median(errors)) if errors else "-"])
     kinds = Section("MLPerf Server", ("p50, p90 and p99", "how many", "median error"), rows)
     header = ("where", "number", "published", "simulated", "error", "setting")
-    rows = [line(one)[:-1] for one in others if one.predicted is not None]
+    rows = [line(one) for one in others if one.predicted is not None]
     return [kinds, Section("Servers", header, rows)]
