@@ -17,7 +17,7 @@ from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.patches import DistriFusion
 from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer
 

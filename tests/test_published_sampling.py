@@ -7,8 +7,7 @@ from statistics import median
 import pytest
 
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.sampling.single import Single
-from strategies.sampling.usp import USP
+from strategies.sampling.teams import USP, Single
 from validate.published.ledger import Contest
 from validate.published.records import Standing
 from validate.published.report import contests, volumes

@@ -14,7 +14,7 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.contents import content_of
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.sampling.ulysses import Ulysses
+from strategies.sampling.teams import Ulysses
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.linear import GPipe

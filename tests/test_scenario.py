@@ -16,7 +16,7 @@ from profiles.software.stacks import Shares
 from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.sampling.ulysses import Ulysses
+from strategies.sampling.teams import Ulysses
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.diffusionpipe import DiffusionPipe

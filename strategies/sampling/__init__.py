@@ -1,1 +1,1 @@
-"""The samplers, one file each."""
+"""The samplers, those that differ little in one file."""

@@ -49,7 +49,7 @@ from profiles.units import MILLISECOND
 from sim.outcomes.parts import replay, replay_parts
 from sim.outcomes.runs import steady_step_s
 from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, TrainingWorkload
-from strategies.sampling.single import Single
+from strategies.sampling.teams import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.replicas import DDP

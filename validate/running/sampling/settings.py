@@ -16,7 +16,7 @@ from strategies.patching.grid import Grid
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.sampling.attention2d import Attention2D
+from strategies.sampling.teams import Attention2D
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.equal_blocks import HALF, equal_blocks_transformer

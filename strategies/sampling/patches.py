@@ -1,4 +1,4 @@
-"""DistriFusion: displaced patches, whose rows are gathered beside the compute of the next step."""
+"""Samplers in which every GPU draws its rows: with stale rows of the others, with fresh ones, or without."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,3 +42,29 @@ class DistriFusion(GridSampler):
         """Gathers in bundles, as on U-Nets, and one by one; at most as many warm-up steps as the run has."""
         for gather_layers in (BUNDLED, 1):
             yield cls(min(2, scenario.workload.steps), gather_layers)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPatch(GridSampler):
+    """Source: DistriFusion (Li et al., 2024), Table 2, synchronous patch parallelism."""
+
+    name = "sync-patch"
+    summary = "patch parallelism that gathers fresh activations"
+    awaits = "all_gather"
+
+    def layout(self, scenario: SamplingScenario) -> Patches:
+        """Rows of the image on each device, which see those of the others in the same step."""
+        return Patches.of(scenario, Kind.SYNCHRONOUS)
+
+
+@dataclass(frozen=True, slots=True)
+class NaivePatch(GridSampler):
+    """Source: DistriFusion (Li et al., 2024), section 4, naive baseline."""
+
+    name = "naive-patch"
+    summary = "independent patches, without exchange"
+    seamless = False
+
+    def layout(self, scenario: SamplingScenario) -> Patches:
+        """Rows of the image on each device, which see only themselves."""
+        return Patches.of(scenario, Kind.ALONE)
