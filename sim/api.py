@@ -6,7 +6,7 @@ command line names flags.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
@@ -48,6 +48,7 @@ from sim.report.views import Result, Scaling, Serving, Sweep, with_views
 from sim.serving.answers import answer
 from sim.serving.ask import ask
 from sim.serving.options import ServingOptions
+from sim.serving.serve import Question
 from sim.serving.service import Asked
 from strategies.orders.whole import order_of
 from strategies.plans.workloads import AUTO, RELIEF
@@ -376,6 +377,7 @@ def serve(
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
+    report: Callable[[Serving], None] | None = None,
     **options: Any,  # noqa: ANN401
 ) -> Serving:
     """Find how to divide GPUs among the requests of a load: replicas and their degrees, batch cap and policy.
@@ -390,38 +392,12 @@ def serve(
         measured: as of ``sweep``.
         measured_run: as of ``sweep``.
         runtime: the name of a runtime that must run all replicas.
+        report: gets the answer before any plan runs; it grows while they do.
         options: of serving, such as ``rate=2, slo=5``; of the scenario, such as ``steps=28``; and of samplers.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or the SLO is below the fastest request.
         InfeasibleError: no plan fits.
-    """
-    serving = start_serving(
-        model, cluster, gpus, strategy=strategy, policy=policy, stack=stack, measured=measured,
-        measured_run=measured_run, runtime=runtime, **options,
-    )  # fmt: skip
-    answer(serving)
-    return serving
-
-
-def start_serving(
-    model: str | Model | None = None,
-    cluster: str | Cluster | Sequence[str | Cluster] | None = None,
-    gpus: int | str | Sequence[int] | None = None,
-    *,
-    strategy: Contenders | None = None,
-    policy: str | AnyPolicy | type[AnyPolicy] | Sequence[Any] | None = None,
-    stack: str | Stack | None = None,
-    measured: NumberSource | None = None,
-    measured_run: RunSource | None = None,
-    runtime: str | None = None,
-    **options: Any,  # noqa: ANN401
-) -> Serving:
-    """Return a question about serving, none of its plans run yet; its arguments are those of ``serve``.
-
-    Raises:
-        InputError: as of ``serve``.
-        InfeasibleError: nothing fits.
     """
     own = {item.name for item in fields(ServingOptions)}
     mine = ServingOptions(**{name: _plain(options.pop(name)) for name in [*options] if name in own})
@@ -430,7 +406,7 @@ def start_serving(
         given = {"model": model, "cluster": cluster, **options}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
-        return Serving(*ask([], mine, wanted, gpus))
+        return _answered(ask([], mine, wanted, gpus), report)
     if model is None:
         raise InputError("`model` must be given, or `service`, a table of service times")
     if "batch_size" in options:
@@ -447,7 +423,16 @@ def start_serving(
         assert isinstance(scenario, SamplingScenario)
         held = None if request.names is None else tuple(request.names)
         asked.append(Asked(scenario, held, request.parameters, runtime))
-    return Serving(*ask(asked, mine, wanted, gpus))
+    return _answered(ask(asked, mine, wanted, gpus), report)
+
+
+def _answered(asked: tuple[str, Sequence[Question]], report: Callable[[Serving], None] | None) -> Serving:
+    """Return the answer to a question about serving."""
+    serving = Serving(*asked)
+    if report is not None:
+        report(serving)
+    answer(serving)
+    return serving
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

@@ -8,6 +8,7 @@ import pytest
 
 import sim
 from sim.cli.main import main
+from sim.report.serving import places
 from sim.serving.serve import Question
 
 SERVICE = "height,width,frames,steps,gpus,batch,seconds\n" + "".join(
@@ -111,7 +112,7 @@ def test_a_serving_shows_itself_in_notebooks():
     assert str(serving.verdict).startswith("╭")
     assert "<table" in serving._repr_html_()
     assert len(serving.requests()) == len(serving.best.log.jobs)
-    for figure in (serving.plot(), serving.plot_costs(), serving.plot_fleet(), serving.plot_queue()):
+    for figure in (serving.plot(), sim.plots.plot_fleet(serving), sim.plots.plot_queue(serving)):
         assert figure.axes
     with pytest.raises(sim.InputError, match="a span of rates"):
         sim.plots.plot_rates(serving)
@@ -120,6 +121,16 @@ def test_a_serving_shows_itself_in_notebooks():
 def test_plans_of_exactly_one_result_share_a_row_and_ties_are_told(capsys):
     out = asked(capsys, "--gpus 1 --rate 0.0001 --slo 9")[1]
     assert "fcfs = batcher 2" in out
+
+
+def test_each_replica_is_given_its_gpus_and_a_port_of_its_node():
+    pair = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2 --port 8001; CUDA_VISIBLE_DEVICES=3 --port 8002"
+    assert places((2, 1, 1), 4) == [f"on 1 node: {pair}"]
+    both = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2,3 --port 8001"
+    assert places((2,) * 5, 4) == [
+        f"on each of 2 nodes: {both}",
+        "on 1 node: CUDA_VISIBLE_DEVICES=0,1 --port 8000",
+    ]
 
 
 def test_the_help_fits_two_screens(capsys, monkeypatch):

@@ -16,7 +16,6 @@ from sim.interrupts import postponed
 from sim.report.blocks import print_blocks
 from sim.report.serving import load_warning, serving_blocks, write_serving_report
 from sim.report.views import Serving
-from sim.serving.answers import answer
 from sim.serving.inputs import TRAFFIC
 from sim.serving.options import ServingOptions
 from sim.serving.records import write_trace
@@ -76,14 +75,14 @@ def serve_command(options: argparse.Namespace) -> int:
     question |= {
         of.name: getattr(options, of.name) for of in fields(ServingOptions) if hasattr(options, of.name)
     }
-    serving = api.start_serving(**question)
+    started: list[Serving] = []
     try:
-        answer(serving)
+        serving = api.serve(**question, report=started.append)
     except KeyboardInterrupt:
         with postponed():
-            if serving.outcomes:
-                note(f"interrupted: the answer is of the {counted(len(serving.outcomes), 'plan')} run so far")
-                _print(options, serving)
+            for known in (of for of in started if of.outcomes):
+                note(f"interrupted: the answer is of the {counted(len(known.outcomes), 'plan')} run so far")
+                _print(options, known)
         raise
     if words := load_warning(serving):
         note(f"warning: {words}")

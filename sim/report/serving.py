@@ -24,20 +24,11 @@ MOST_IMPOSSIBLE: Final = 3
 TIED: Final = "tie: the draws of requests cannot tell it from 1"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class ServingVerdict(Panelled):
     """What a fleet gives, best plan first; it prints itself."""
 
-    title: str
-    lines: Sequence[Line]
-
-    @property
-    def panel(self) -> Panel:
-        """The verdict as a panel."""
-        return Panel(self.title, self.lines)
-
-    def __repr__(self) -> str:
-        return f"<ServingVerdict: {self.title}>"
+    panel: Panel
 
 
 def verdict_of_serving(serving: Serving) -> ServingVerdict:
@@ -46,20 +37,15 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     Raises:
         InfeasibleError: no plan is known.
     """
-    best = serving.best
-    lines = [
-        ("best", plan_words(best.plan, named=len(serving.questions) > 1)),
-        ("policy", _policy_words(best.plan)),
-    ]
-    if serving.fewest_bound is not None:
-        lines.insert(0, ("fewest", _fewest_words(serving)))
-    lines += [*_quality_lines(serving), *_why_lines(serving, best), *_doubt_lines(serving)]
-    result = serving.result
-    if result is None:
-        lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
-    else:
-        lines += origin_lines(result)
-    return ServingVerdict(serving.title, lines)
+    plan, bound, result = serving.best.plan, serving.fewest_bound, serving.result
+    lines = [] if bound is None else [("fewest", _fewest_words(serving, bound))]
+    lines.append(("best", plan_words(plan, named=len(serving.questions) > 1)))
+    cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
+    lines.append(("policy", f"{plan.rule}{cap}: {plan.policy.summary}"))
+    lines += [*_quality_lines(serving), *_why_lines(serving, serving.best), *_doubt_lines(serving)]
+    measured = ("times", f"as measured: {serving.title.partition(',')[0]}")
+    lines += [measured] if result is None else origin_lines(result)
+    return ServingVerdict(Panel(serving.title, lines))
 
 
 def plan_words(plan: Plan, *, named: bool = False) -> str:
@@ -78,18 +64,12 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     return ", ".join(parts)
 
 
-def _policy_words(plan: Plan) -> str:
-    """Return a policy with what it does."""
-    cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
-    return f"{plan.rule}{cap}: {plan.policy.summary}"
-
-
-def _fewest_words(serving: Serving) -> str:
+def _fewest_words(serving: Serving, bound: int) -> str:
     """Return the fewest GPUs, at the low and the high estimate too, and the bound below them."""
-    ends = ["more" if gpus == inf else str(gpus) for gpus in serving.ends.get("gpus", ())]
-    band = f" ({' to '.join(ends)} by the error of the step times)" if len(set(ends)) > 1 else ""
-    bound = f"fewer than {serving.fewest_bound} cannot keep up, whatever the plan"
-    return f"{counted(serving.best.plan.gpus, 'GPU')}{band}; {bound}"
+    ends = dict.fromkeys("more" if gpus == inf else str(gpus) for gpus in serving.ends["gpus"])
+    band = f" ({' to '.join(ends)} by the error of the step times)" if len(ends) > 1 else ""
+    fewest = counted(serving.best.plan.gpus, "GPU")
+    return f"{fewest}{band}; fewer than {bound} cannot keep up, whatever the plan"
 
 
 def share_words(share: float) -> str:
@@ -174,7 +154,7 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
         shape: serving.question.site.run_s(best.plan.degree, shape) for shape in {of.shape for of in jobs}
     }
     shared_s = max(0.0, best.mean_s - wait_s - float(np.mean([alone_s[job.shape] for job in jobs])))
-    word = "batching" if best.plan.max_batch > 1 else "pauses or fewer GPUs"
+    word = "batching" if best.plan.max_batch > 1 else "waiting between steps or running on fewer GPUs"
     word = "queueing between pools" if best.plan.stages else word
     parts = {"queueing": wait_s, word: shared_s, "service": best.mean_s - wait_s - shared_s}
     shares = (f"{name} {of / best.mean_s:.0%}" for name, of in parts.items() if of > best.mean_s / 200)
@@ -204,18 +184,42 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
 
 
 def serving_blocks(serving: Serving) -> list[Block]:
-    """Return the whole answer: verdict, table, what was not possible, and the command of one replica."""
-    best = serving.best
-    curve = [curve_table(serving)] if serving.curves else []
-    blocks: list[Block] = [verdict_of_serving(serving).panel, *curve, *plan_blocks(serving)]
+    """Return the whole answer: verdict, tables, what was not possible, and how to start the replicas."""
+    blocks: list[Block] = [verdict_of_serving(serving).panel]
+    blocks += [*([curve_table(serving)] if serving.curves else ()), *plan_blocks(serving)]
     sites = [of.site for of in serving.questions]
     lines = [f"{of.name}: {line}" if len(sites) > 1 else line for of in sites for line in of.impossible]
-    blocks += [f"not possible: {line}" for line in lines[:MOST_IMPOSSIBLE]]
-    if len(lines) > MOST_IMPOSSIBLE:
-        blocks.append(f"not possible: {len(lines) - MOST_IMPOSSIBLE} more")
-    if serving.result is not None and not best.plan.elastic:
-        blocks.append(Command("a replica", command_of(serving.result).replace("sim run", "sim launch", 1)))
-    return blocks
+    more = [f"{len(lines) - MOST_IMPOSSIBLE} more"] if len(lines) > MOST_IMPOSSIBLE else []
+    blocks += [f"not possible: {line}" for line in (*lines[:MOST_IMPOSSIBLE], *more)]
+    plan, site = serving.best.plan, serving.question.site
+    if plan.elastic or not site.fastest:
+        return blocks
+    for gpus in dict.fromkeys(plan.sizes):
+        command = command_of(site.fastest[gpus]).replace("sim run", "sim launch", 1)
+        blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
+    return [*blocks, *(() if plan.stages else places(plan.sizes, site.per_node))]
+
+
+def places(replicas: Sequence[int], per_node: int) -> list[str]:
+    """Return the GPUs and the port of each replica, node by node; nodes that hold the same share a line.
+
+    Args:
+        replicas: GPUs of each, in powers of two, the largest first.
+        per_node: GPUs of a node.
+    """
+    nodes: dict[int, list[str]] = {}
+    first = 0
+    for gpus in replicas:
+        node, start = divmod(first, per_node)
+        held = nodes.setdefault(node, [])
+        numbers = ",".join(map(str, range(start, start + gpus)))
+        held.append(f"CUDA_VISIBLE_DEVICES={numbers} --port {8000 + len(held)}")
+        first += gpus
+    alike: dict[str, list[int]] = {}
+    for node, held in nodes.items():
+        alike.setdefault("; ".join(held), []).append(node)
+    every = ((counted(len(of), "node"), words) for words, of in alike.items())
+    return [f"on {'each of ' * (not of.startswith('1 '))}{of}: {words}" for of, words in every]
 
 
 def plan_blocks(serving: Serving) -> list[Block]:
@@ -227,34 +231,11 @@ def plan_blocks(serving: Serving) -> list[Block]:
     firsts, ties = [group[0] for group in groups.values()], set(map(id, serving.ties()))
     lead = {name: number for number, of in reversed(firsts) for name in (of.plan.rule, of.plan.cluster)}
     shown = [one for place, one in enumerate(firsts) if place < MOST_ROWS or one[0] in lead.values()]
-    every = [of for _, of in shown]
     alike = {group[0][0]: " = ".join(of.plan.rule_and_cap for _, of in group) for group in groups.values()}
-    clusters = [of.plan.cluster for of in every]
-    columns = [
-        Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown]),
-        Column("GPUs", [str(of.plan.gpus) for of in every], 2),
-        Column("replicas", [of.plan.replicas for of in every], words=True),
-        *([Column("cluster", clusters, words=True)] if len(set(clusters)) > 1 else []),
-        Column("strategy", [of.plan.strategy for of in every], 6, words=True),
-        Column("policy", [alike[number] for number, _ in shown], words=True, widest=22),
-        *_columns(every, serving),
-    ]
-    return [Table("plans, best first", columns), *([TIED] if ties & set(map(id, every)) else [])]
-
-
-def _columns(every: Sequence[Outcome], serving: Serving) -> list[Column]:
-    """Return the columns of what plans give."""
-    per_s = ["-" if of.capacity_per_s is None else rate_words(of.capacity_per_s) for of in every]
-    dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
-    costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
-    return [
-        Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
-        *(Column(f"p{p}\ns", [figures(of.percentile_s(p)) for of in every], 99 - p) for p in (50, 99)),
-        Column("capacity\nper s", per_s),
-        Column("use", [f"{of.use:.0%}" for of in every], 5),
-        Column(f"GPU-s per\n{samples_of(serving)[:-1]}", costs, 4),
-        Column("$ per\n1,000", dollars),
-    ]
+    first = Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown])
+    every = [of for _, of in shown]
+    table = _table("plans, best first", first, every, [alike[number] for number, _ in shown], serving)
+    return [table, *([TIED] if ties & set(map(id, every)) else [])]
 
 
 def curve_table(serving: Serving) -> Table:
@@ -264,13 +245,34 @@ def curve_table(serving: Serving) -> Table:
         min(runs, key=lambda of: (not of.holds(share), of.percentile_s(99)))
         for runs in zip(*serving.curves, strict=True)
     ]
+    title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
+    first = Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every])
+    return _table(title, first, every, [of.plan.rule_and_cap for of in every], serving)
+
+
+def _table(
+    title: str, first: Column, every: Sequence[Outcome], rules: Sequence[str], serving: Serving
+) -> Table:
+    """Return a table of plans, and of what they give."""
+    per_s = ["-" if of.capacity_per_s is None else rate_words(of.capacity_per_s) for of in every]
+    dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
+    costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
+    clusters = [of.plan.cluster for of in every]
     columns = [
-        Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every]),
+        first,
+        Column("GPUs", [str(of.plan.gpus) for of in every], 2),
         Column("replicas", [of.plan.replicas for of in every], words=True),
-        Column("policy", [of.plan.rule_and_cap for of in every], words=True, widest=22),
-        *_columns(every, serving),
+        *([Column("cluster", clusters, words=True)] if len(set(clusters)) > 1 else []),
+        Column("strategy", [of.plan.strategy for of in every], 6, words=True),
+        Column("policy", rules, words=True, widest=22),
+        Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
+        *(Column(f"p{p}\ns", [figures(of.percentile_s(p)) for of in every], 99 - p) for p in (50, 99)),
+        Column("capacity\nper s", per_s),
+        Column("use", [f"{of.use:.0%}" for of in every], 5),
+        Column(f"GPU-s per\n{samples_of(serving)[:-1]}", costs, 4),
+        Column("$ per\n1,000", dollars),
     ]
-    return Table(f"best plan by rate, of {counted(len(serving.curves), 'plan')}", columns)
+    return Table(title, columns)
 
 
 def write_serving_report(serving: Serving, path: Path, asked: str = "") -> None:
@@ -281,10 +283,9 @@ def write_serving_report(serving: Serving, path: Path, asked: str = "") -> None:
 def _serving_page(serving: Serving, asked: str) -> str:
     from sim.report.plots import serving as plots  # noqa: PLC0415  matplotlib takes long
 
-    blocks = serving_blocks(serving)
-    parts = [("Plans", "", html(*blocks[1:]))]
-    parts += [(head, "", plots.as_html(draw(serving))) for head, draw in plots.pictures_of(serving)]
     result = serving.result
+    parts = [("Plans", "", html(*serving_blocks(serving)[1:]))]
+    parts += [(head, "", plots.as_html(draw(serving))) for head, draw in plots.pictures_of(serving)]
     source = provenance(result.source.scenario) if result is not None and result.source is not None else []
     source += [("again", asked)] if asked else []
     return page_text(serving.title, verdict_of_serving(serving).panel, parts, source)

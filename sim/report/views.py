@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MORE_OF_SWEEP: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
 MORE_OF_SERVING: Final = (
-    "More: .frame(), .requests(), .plot(), .plot_fleet(), .plot_queue(), .write_report('report.html')"
+    "More: .frame(), .requests(), .plot(), .write_report('report.html'); sim.plots.plot_fleet(...)"
 )
 MORE_OF_SCALING: Final = "More: .frame(), .steps, .plot(), .write_report('report.html')"
 
@@ -261,24 +261,6 @@ class Serving(answers.Serving):
         from sim.report.plots.serving import plot_costs, plot_rates
 
         return plot_rates(self) if self.curves else plot_costs(self)
-
-    def plot_costs(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot p99 against the cost of a request, of each plan, and the front of the two."""
-        from sim.report.plots.serving import plot_costs
-
-        return plot_costs(self, ax)
-
-    def plot_fleet(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot what each GPU of the best plan runs around the time of the longest queue."""
-        from sim.report.plots.serving import plot_fleet
-
-        return plot_fleet(self, ax)
-
-    def plot_queue(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot the requests that wait for the best plan, over time."""
-        from sim.report.plots.serving import plot_queue
-
-        return plot_queue(self, ax)
 
     def write_report(self, path: str | Path) -> None:
         """Write an HTML page with the verdict, plans and pictures, which needs no network."""

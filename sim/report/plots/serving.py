@@ -1,7 +1,7 @@
 """Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Final
 
@@ -140,15 +140,15 @@ def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
     return figure
 
 
-def pictures_of(serving: Serving) -> list[tuple[str, Callable[[Serving], Figure]]]:
+def pictures_of(serving: Serving) -> Sequence[tuple[str, Callable[[Serving], Figure]]]:
     """Return the headings of a report's pictures, and what draws each."""
-    load = [("Load", plot_rates)] if serving.curves else []
-    return [
-        *load,
+    every = [
+        ("Load", plot_rates),
         ("Latency and cost", plot_costs),
         ("GPUs over time", plot_fleet),
         ("The queue", plot_queue),
     ]
+    return every if serving.curves else every[1:]
 
 
 def as_html(figure: Figure) -> str:
