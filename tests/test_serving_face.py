@@ -124,8 +124,8 @@ def test_plans_of_exactly_one_result_share_a_row_and_ties_are_told(capsys):
 
 
 def test_each_replica_is_given_its_gpus_and_a_port_of_its_node():
-    pair = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2 --port 8001; CUDA_VISIBLE_DEVICES=3 --port 8002"
-    assert places((2, 1, 1), 4) == [f"on 1 node: {pair}"]
+    mixed = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2 --port 8001"
+    assert places((2, 1), 4) == [f"on 1 node: {mixed}"]
     both = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2,3 --port 8001"
     assert places((2,) * 5, 4) == [
         f"on each of 2 nodes: {both}",

@@ -53,14 +53,8 @@ def _events(log: Log) -> Iterator[dict[str, Any]]:
         names = {"name": f"request {', '.join(map(str, ran.jobs))}", "cat": ran.part}
         yield from ({"ph": "X", "pid": 1, "tid": gpu, **span, **names} for gpu in ran.gpus)
     for time_s, waiting in waiting_over_time(log):
-        yield {
-            "ph": "C",
-            "pid": 1,
-            "tid": 0,
-            "ts": time_s * 1e6,
-            "name": "waiting",
-            "args": {"requests": waiting},
-        }
+        count = {"name": "waiting", "args": {"requests": waiting}}
+        yield {"ph": "C", "pid": 1, "tid": 0, "ts": time_s * 1e6, **count}
 
 
 def waiting_over_time(log: Log) -> list[tuple[float, int]]:
