@@ -22,8 +22,7 @@ from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.explore.counts import counts, gpus_in
-from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
-from sim.explore.points import find_points
+from sim.explore.legality import always_recomputed, check_heeded, check_runs, swept_points
 from sim.explore.relax import least_recomputed
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
@@ -303,7 +302,7 @@ def start_sweep(
         held=request.parameters,
         runtime=runtime,
     )
-    started.points = within(runtime, find_points(scenario, request.names, request.parameters), scenario)
+    started.points = swept_points(scenario, request.names, request.parameters, runtime)
     return started
 
 

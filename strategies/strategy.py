@@ -53,6 +53,8 @@ class _Method(ABC):
         name: the name that selects it.
         summary: its description, in a line.
         baseline: whether others are compared with it.
+        complexity: what has to be set up: 0 one GPU or data parallelism, 1 sharded states, 2 sequence or tensor
+            parallelism, 3 pipelines, patches and mixtures.
         awaits: the collective that it awaits layer by layer; empty where there is none, or sums alone.
     """
 
@@ -60,6 +62,7 @@ class _Method(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     baseline: ClassVar[bool] = False
+    complexity: ClassVar[int] = 3
     awaits: ClassVar[str] = ""
 
     @abstractmethod

@@ -33,7 +33,7 @@ def test_a_sampler_says_why_its_image_is_not_that_of_one_gpu():
 
 
 def test_a_verdict_says_that_the_image_of_the_best_is_approximate(capsys):
-    sweep = sim.sweep(**ASKED, gpus=4, strategy=["distrifusion", "ulysses"], workers=1)
+    sweep = sim.sweep(**ASKED, gpus=4, strategy=["distrifusion"], workers=1)
     assert sweep.best_point().name == "distrifusion"
     line = ("image", f"approximate: {STALE}")
     assert line in sweep.verdict.lines

@@ -35,7 +35,7 @@ def result(scenario):
 
 def table_rows(text):
     """The cells of the lines below the head of the only table, by two spaces or more between them."""
-    below = text[text.index("─\n", text.index("within")) :].split("\n\n")[0]
+    below = text[text.index("─\n", text.index("range")) :].split("\n\n")[0]
     return [re.split(r" {2,}", line.strip()) for line in below.splitlines()[1:] if "──" not in line]
 
 
@@ -47,7 +47,8 @@ def test_names_are_never_taken_for_markup(capsys, result, sweep):
     assert "[bold] title [/x], training on 8 GPUs" in capsys.readouterr().out
 
 
-def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
+def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatch, sweep):
+    monkeypatch.setenv("COLUMNS", "200")
     print_sweep(sweep)
     rows = table_rows(capsys.readouterr().out)
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
@@ -56,7 +57,8 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     assert ranks == sorted(set(ranks))
     for rank, row in zip(ranks, rows, strict=True):
         point = simulated[rank - 1]
-        assert row[:2] == [f"{rank} tie" if any(point is tie for tie in ties) else str(rank), point.name]
+        mark = " best" if point is sweep.best_point() else " tie" * any(point is tie for tie in ties)
+        assert row[:2] == [f"{rank}{mark}", point.name]
         assert f"{point.result.expected.duration_s * 1e3:,.1f}" in row
         low, high = next(cell for cell in row if " to " in cell).split(" to ")
         assert float(low.replace(",", "")) / 1e3 == pytest.approx(point.result.low_s, rel=0.05)

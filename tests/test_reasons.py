@@ -5,10 +5,11 @@ import re
 import pytest
 
 import sim
+from profiles.software.runtimes import all_runtimes
 from sim.replay.engine import simulate
 from sim.replay.metrics import MESSAGE, awaited_s, exposed_communication_s
 from sim.report.reasons import account_of, casts_share, shares
-from sim.report.verdicts import best_of_each
+from sim.report.results import NO_RUNTIME_TODAY
 
 PIXART = {"resolution": 512, "steps": 4}
 
@@ -90,15 +91,9 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
 def test_the_parts_of_the_difference_to_the_runner_up_add_up(asked, unit, per_second, objective):
     sweep = sim.sweep(**asked, objective=objective, workers=1)
     verdict = sweep.verdict
-    (said,) = [
-        one
-        for one in verdict.account.reasons
-        if re.match(r"\w+ takes [^:]* more(, within the error)?: ", one)
-    ]
-    assert said.startswith(f"{verdict.runner_up.strategy} takes ")
-    assert (", within the error: " in said) == verdict.runner_up_ties
-    parts = re.findall(rf"([+-])([\d,.]+) {unit}", said.partition(": ")[2])
-    total = sum(float(f"{sign}{of.replace(',', '')}") for sign, of in parts)
+    assert f"({verdict.difference})" in dict(verdict.lines)["runner-up"]
+    parts = re.findall(rf"([\d,.]+) {unit} (more|less)", verdict.difference)
+    total = sum(float(of.replace(",", "")) * (1 if way == "more" else -1) for of, way in parts)
     each = (
         one.gpu_s_per_sample if objective == "cost" else one.expected.duration_s
         for one in (verdict.runner_up, verdict.best)
@@ -129,29 +124,19 @@ FLUX = {
 ALPHA = {"model": "pixart", "cluster": "l40-pcie-8", "gpus": 8, "resolution": 1024}
 
 
-@pytest.mark.parametrize(
-    ("asked", "runtime", "latency_s"), [(FLUX, "xdit", 2.338), (ALPHA, "xdit-scripts", 0.593)]
-)
-def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, latency_s):
+@pytest.mark.parametrize(("asked", "runtime"), [(FLUX, "xdit"), (ALPHA, "xdit-scripts")])
+def test_the_headline_runs_and_is_within_five_per_cent_of_the_fastest_that_any_runtime_starts(asked, runtime):
     asked = asked | {"stack": "eager", "steps": 20}
     sweep = sim.sweep(**asked, workers=1)
-    found = sweep.verdict.runnable
-    assert found.runs_in == (runtime,)
-    assert found.result.latency_s == pytest.approx(latency_s, abs=0.001)
-    assert "receive after" in found.how
-    for name, point in best_of_each(sweep).items():
-        own = sim.sweep(**asked, runtime=name, workers=1).best
-        assert point.result.latency_s == own.latency_s
-
-
-def test_the_best_that_trains_in_each_runtime_is_that_of_a_sweep_in_it():
-    asked = {"gpus": 8, "batch_size": 256, "memory": "28GiB", "strategy": "fsdp,zero2,ddp", "workers": 1}
-    best = best_of_each(sim.sweep("sd3-medium", **asked))
-    assert {name: point.checkpointing for name, point in best.items()} == {
-        "accelerate": "block", "deepspeed": "block", "fsdp2": "selective",
-    }  # fmt: skip
-    for name, point in best.items():
-        assert point.result.iteration_s == sim.sweep("sd3-medium", runtime=name, **asked).best.iteration_s
+    verdict, found = sweep.verdict, {}
+    assert runtime in verdict.runs_in
+    for one in all_runtimes().values():
+        if one.task == "sample" and not one.unknown(asked["model"]):
+            found[one.name] = sim.sweep(**asked, runtime=one.name, workers=1, top=1).fastest_point()
+    fastest = min(point.result.latency_s for point in found.values())
+    assert sweep.choice().best.result.latency_s == fastest <= verdict.best.latency_s <= 1.05 * fastest
+    assert verdict.research is not None and verdict.research.latency_s < fastest
+    assert f"{NO_RUNTIME_TODAY}" in dict(verdict.lines)["research"]
 
 
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():

@@ -61,8 +61,10 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(point.result)
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
     shown = replace(verdict, ties={"wave": 1, "pulse": 1}, relieved={"wave": "block"})
-    word = "ties too" if shown.runner_up_ties else "ties with the best"
-    assert ("", f"{word}: wave (block checkpointing); pulse") in shown.lines
+    assert (
+        "",
+        f"{'also ' * shown.runner_up_ties}too close to call: wave (block checkpointing); pulse",
+    ) in shown.lines
     assert point.checkpointing == "block"
     assert set(verdict.relieved) == {of.name for of in found.ties()}
     assert main([*verdict.again.split()[1:], "--json"]) == 0

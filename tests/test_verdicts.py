@@ -11,6 +11,8 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
+from sim.explore.choices import SLACK
+from sim.explore.legality import starters
 from sim.outcomes.runs import run_point
 from sim.report import blocks
 from sim.report.changes import CONTENDERS, Variation, _change, nearest, variations
@@ -35,7 +37,8 @@ def verdict(trained):
 
 def test_the_verdict_is_of_the_best_point_and_the_best_of_another_strategy(trained, verdict):
     assert verdict.best == trained.best_point().result
-    others = [point for point in trained.ranked() if point.name != verdict.best.strategy]
+    running = (point for point in trained.ranked() if starters(point, trained.scenario))
+    others = [point for point in running if point.name != verdict.best.strategy]
     assert verdict.runner_up is others[0].result
     assert verdict.runner_up_ties == any(point is others[0] for point in trained.ties())
     assert sum(verdict.ties.values()) == len(trained.ties())
@@ -70,7 +73,7 @@ def test_what_would_change_the_answer_is_no_less_than_what_runs_of_the_best_give
             if found.fits_memory:
                 times[point.name] = found
         best = max(times, key=lambda name: times[name].samples_per_s)
-        assert change.speed >= times[best].samples_per_s / verdict.best.samples_per_s
+        assert change.speed >= times[best].samples_per_s / verdict.best.samples_per_s / SLACK
         assert change.stays == (change.strategy == verdict.best.strategy)
 
 
@@ -118,7 +121,7 @@ def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, 
             print_sweep(sweep)
             lines = capsys.readouterr().out.splitlines()
             assert lines[0].startswith("╭─")
-            commands = ("again: ", "a tie that runs: ", "the best that runs: ")
+            commands = ("again: ", "start it: ")
             assert all(len(line) <= width for line in lines if not line.startswith(commands)), width
 
 

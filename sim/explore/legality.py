@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
-from sim.explore.points import Point
+from sim.explore.points import Point, find_points
 from sim.outcomes.results import Result, unused_options
 from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import TASKS
@@ -147,6 +147,28 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
     if refused := runtime.refusal(case_of(strategy, scenario)):
         raise InputError(f"`runtime` is {name}, but {refused}")
     return runtime
+
+
+def swept_points(
+    scenario: AnyScenario, names: Sequence[str] | None, held: Mapping[str, Any], runtime: str | None
+) -> list[Point]:
+    """Return the points of a sweep: those that a runtime runs; without one all, and those as runtimes run them.
+
+    Raises:
+        InputError: as of ``find_points`` and ``within``.
+    """
+    points = find_points(scenario, names, held)
+    if runtime is not None:
+        return within(runtime, points, scenario)
+    known = {point.candidate(scenario) for point in points if point.strategy is not None}
+    kept: dict[object, Point] = {}
+    for one in all_runtimes().values():
+        if one.task == scenario.task and not one.unknown(scenario.model.name):
+            for nearest in (kept_to(one, point, scenario) for point in points if point.name in one.rules):
+                fixed = all(getattr(nearest.strategy, name, of) == of for name, of in held.items())
+                if nearest.strategy is not None and fixed and not refusal(one, nearest, scenario):
+                    kept.setdefault(nearest.candidate(scenario), nearest)
+    return [*points, *(point for candidate, point in kept.items() if candidate not in known)]
 
 
 def within(name: str | None, points: Sequence[Point], scenario: AnyScenario) -> list[Point]:

@@ -75,6 +75,12 @@ class Point:
         """Whether it may be the best, since no seams show in what it draws; such points come before all others."""
         return is_seamless(self.strategy or class_of(self.name))
 
+    @property
+    def complexity(self) -> tuple[int, int]:
+        """What has to be set up: that of its strategy, then how many of its degrees are above 1."""
+        degrees = (of for name, of in self.parameters.items() if name.endswith("_degree") and of)
+        return class_of(self.name).complexity, sum(degree > 1 for degree in degrees)
+
     def __repr__(self) -> str:
         known = self.reason or (
             f"at least {self.bound_s:.4g} s" if self.result is None else repr(self.result)
@@ -110,6 +116,11 @@ class Point:
         if self.status != "simulated" or self.result is None:
             return None
         return (self.name, self.result.num_gpus, self.result.times, self.result.expected)
+
+    def same(self, other: "Point") -> bool:
+        """Whether it is another, or one of another strategy with its result."""
+        one, two = self.identity, other.identity
+        return self is other or (one is not None and two is not None and one[1:] == two[1:])
 
     def tied(self, other: "Point", objective: str) -> bool:
         """Whether both have results that their comparison cannot tell apart; by memory never, which is counted."""

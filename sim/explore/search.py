@@ -1,7 +1,8 @@
 """The search of a sweep: points are bounded, then simulated in order of their bounds while they can still matter.
 
 A point is left out once its bound exceeds both the k-th best score and the best of its own strategy; a bound never
-exceeds the truth, so the best of each strategy and the k best of all are exact. For the Pareto front a point is left
+exceeds the truth, so the best of each strategy and the k best of all are exact. Then what may be chosen among ties is
+simulated, until the choice is exact, too. For the Pareto front a point is left
 out when another is at least as fast as its bound, in at most the memory that it cannot do without.
 
 Recomputation takes time, so a point that fits needs none. A point that lacks memory is bounded with its blocks
@@ -32,6 +33,7 @@ from sim.explore.answers import (
     answer_all,
     take_answer,
 )
+from sim.explore.choices import contender
 from sim.explore.legality import refusal
 from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
@@ -137,6 +139,14 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             if matters(ordered):
                 yield REPLAY, candidate
 
+    def simulate(point: Point) -> bool:
+        """Bound a point in its own order, or simulate it where that is done; return whether it was simulated."""
+        kind, simulated = REPLAY if point.ordered else ORDER, point.ordered
+        answer = cache.answer((kind, point.candidate(sweep.scenario)), ahead())
+        take_answer(point, answer, sweep.scenario)
+        point.ordered = True
+        return simulated
+
     for point in points:
         known[point.recommended].add(point)
     waiting = sorted(filter(matters, points), key=turn)
@@ -144,18 +154,16 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         point = waiting.pop(0)
         if not matters(point):
             continue
-        candidate = point.candidate(sweep.scenario)
-        if not point.ordered:
-            take_answer(point, cache.answer((ORDER, candidate), ahead()), sweep.scenario)
-            point.ordered = True
+        if not simulate(point):
             insort(waiting, point, key=turn)
             continue
-        take_answer(point, cache.answer((REPLAY, candidate), ahead()), sweep.scenario)
         known[point.recommended].add(point)
         led.add(point.name)
         waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
         report("simulating", done, done + len(waiting))
+    while (chosen := contender(points, sweep.scenario, sweep.objective)) is not None:
+        simulate(chosen)
 
 
 def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:

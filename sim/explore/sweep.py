@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
+from sim.explore.choices import Choice, choose
 from sim.explore.points import Point
 from sim.explore.relax import MOST_CHANGES, NOTHING_FITS, Question, relax
 from sim.outcomes.contents import content_of, inputs_of
@@ -86,21 +87,30 @@ class Sweep:
             unique.setdefault(point.identity or id(point), point)
         return list(unique.values())
 
+    def choice(self) -> Choice | None:
+        """The recommended point, and what decided on it; None where none was simulated."""
+        return choose(self.ranked(), self.scenario, self.objective)
+
     def best_point(self) -> Point | None:
-        """The best point that was simulated and is recommended; None where there is none."""
+        """The recommended point, which runtimes start if they start any; None where none was simulated."""
+        choice = self.choice()
+        return None if choice is None else choice.point
+
+    def fastest_point(self) -> Point | None:
+        """The recommended point of the best score, whether or not a runtime starts it; None where there is none."""
         return next((of for of in self.ranked() if of.status == "simulated" and of.recommended), None)
 
     def ties(self) -> list[Point]:
-        """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
+        """The recommended points that the comparison with the best cannot tell from it, best first.
 
         Only points that were simulated can tie; another name for the result of the best does not. Where memory is
         ranked by, which is counted, nothing ties.
         """
-        best, twins = self.best_point(), self.twins()
-        others = (
-            p for p in self.ranked() if p.recommended and p is not best and twins.get(id(p)) is not best
-        )
-        return [] if best is None else [point for point in others if point.tied(best, self.objective)]
+        best = self.best_point()
+        if best is None:
+            return []
+        others = (point for point in self.ranked() if point.recommended and not point.same(best))
+        return [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
-from sim.explore.legality import within
-from sim.explore.points import Point, find_points
+from sim.explore.legality import swept_points
+from sim.explore.points import Point
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
@@ -195,8 +195,7 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
     """Return the change of an answer by sweeping over all points of the strategies again."""
-    points = find_points(variation.scenario, names, sweep.held)
-    points = within(sweep.runtime, points, variation.scenario)
+    points = swept_points(variation.scenario, names, sweep.held, sweep.runtime)
     return _swept_change(variation, sweep, points, first)
 
 
@@ -205,11 +204,9 @@ def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], f
     scenario = variation.scenario
     again, answer = swept(sweep, points, scenario, sweep.objective, (first.name,)), first.candidate(scenario)
     ranked = [point for point in again.ranked() if point.status == "simulated"]
-    if not ranked:
+    if (best := again.best_point()) is None:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
-    best, same = ranked[0], next((point for point in ranked if point.name == first.name), None)
-    if same is not None and same.costs == best.costs:
-        best = same  # of two names of one result the answer's
+    same = best if best.name == first.name else next((of for of in ranked if of.name == first.name), None)
     assert first.result is not None and best.result is not None
     stays = best is same
     return Change(
@@ -229,7 +226,7 @@ def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], f
 def fastest_of(sweep: Sweep) -> Result | None:
     """Return the fastest recommended point of a sweep that ranks by something else."""
     points = [replace(point) for point in sweep.points if point.checkpointing is None]
-    best = swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).best_point()
+    best = swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).fastest_point()
     return None if best is None else best.result
 
 

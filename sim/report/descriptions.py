@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final
 
+from sim.explore.legality import OF_PIPELINES
 from sim.explore.points import Point
 from sim.outcomes.results import Result
 
@@ -33,6 +34,8 @@ def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
     A parameter that is not named has its default: none, or a degree of 1.
     """
     tried_values, words = values.get(result.strategy, {}), []
+    if result.parameters.get("pipeline_degree") == 1:
+        leave = (*leave, *OF_PIPELINES)
     parameters = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
     for key, value in parameters.items():
         alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1

@@ -29,10 +29,11 @@ def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[st
 
 
 def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
-    """Yield the points of a sweep; a key without a value is left out."""
-    ranked, inputs, twins = sweep.ranked(), inputs_of(sweep.scenario), sweep.twins()
+    """Yield the points of a sweep, the recommended one first; a key without a value is left out."""
+    headline, inputs, twins = sweep.best_point(), inputs_of(sweep.scenario), sweep.twins()
+    ranked = sorted(sweep.ranked(), key=lambda point: point is not headline)
     best = {point.name: point for point in reversed(ranked)}
-    ties = set(map(id, (sweep.best_point(), *sweep.ties())))
+    ties = set(map(id, (headline, *sweep.ties())))
     absent = TASKS[sweep.scenario.task].absent
     for point in ranked:
         if best_of_each and best[point.name] is not point:

@@ -16,13 +16,16 @@ from sim.report.blocks import Block, Column, Command, Table, print_blocks
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import band, duration, sample_words, throughput
+from sim.report.results import NO_RUNTIME_TODAY
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.registry import baselines
 
+HEADLINE: Final = " best"
+"""Mark of the recommended point."""
 TIE: Final = " tie"
-"""Mark of points that tie with the best."""
-TIED: Final = "tie: may be as fast as 1, within the errors of both strategies, which differ"
-"""Meaning of the mark, and why points between others may lack it."""
+"""Mark of points that tie with it."""
+TIED: Final = "tie: closer to the best than our error"
+"""Meaning of the mark."""
 FRONT: Final = " *"
 """Mark of points of the Pareto front."""
 BEST: Final = 10
@@ -37,9 +40,8 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
     every: list[dict[str, Any]] = []
     for sweep in answer if isinstance(answer, Scaling) else (answer,):
         points, verdict = rows(sweep), verdict_of(sweep)
-        good = (row for row in points if row["status"] == "simulated" and row.get("recommended", True))
         if verdict:
-            next(good)["verdict"] = verdict.to_json()
+            points[0]["verdict"] = verdict.to_json()
         every += points
     print(json.dumps(every, allow_nan=False))
 
@@ -49,10 +51,8 @@ def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> N
     verdict, table = verdict_of(sweep, note), table_blocks(sweep)
     blocks = [*table, NO_BEST] if table else []
     if verdict:
-        blocks = [verdict.panel, *table, Command("again", verdict.again)]
-        if verdict.runnable is not None:
-            what = "a tie" if verdict.runnable.tie else "the best"
-            blocks.append(Command(f"{what} that runs", verdict.runnable.again))
+        launch = [Command("start it", verdict.launch)] if verdict.launch else []
+        blocks = [verdict.panel, *launch, *table, Command("again", verdict.again)]
     print_blocks([*blocks, *_remarks(sweep, verdict)], as_markdown=as_markdown)
 
 
@@ -62,7 +62,8 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
     if not simulated:
         return []
     best = front(simulated) if sweep.objective == "pareto" else simulated[:most]
-    chosen = list(_chosen(simulated, best, sweep.twins()))
+    headline = sweep.best_point()
+    chosen = list(_chosen(simulated, [*best, *filter(None, [headline])], sweep.twins()))
     points = [point for _, point in chosen]
     good = sum(point.recommended for point in points)
     title = f"{len(best)} best by {sweep.objective}, and the best of each strategy"
@@ -72,12 +73,22 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
         names = ", ".join(dict.fromkeys(point.name for point in points[good:]))
         title += f"; below the line not recommended: seams show ({names})"
     on_front, ties = set(map(id, best)) if sweep.objective == "pareto" else (), set(map(id, sweep.ties()))
-    numbers = [f"{rank}{FRONT * (id(of) in on_front)}{TIE * (id(of) in ties)}" for rank, of in chosen]
+    numbers = [
+        f"{rank}{FRONT * (id(of) in on_front)}"
+        f"{HEADLINE if headline and of.same(headline) else TIE * (id(of) in ties)}"
+        for rank, of in chosen
+    ]
     above = good if 0 < good < len(chosen) else None
-    table = Table(title, [Column("#", numbers), *_columns(sweep, points)], above)
-    ranks = [str(rank) for rank, point in chosen if not starters(point, sweep.scenario)]
-    which = "any of these" if len(ranks) == len(chosen) else f"numbers {', '.join(ranks)}"
-    return [table, *legend(table), *([f"no runtime is known that starts {which}"] if ranks else [])]
+    table = Table(title, [Column("#", numbers), *_columns(sweep, points), _starters(sweep, points)], above)
+    return [table, *legend(table)]
+
+
+def _starters(sweep: Sweep, points: Sequence[Point]) -> Column:
+    """Return the runtimes that start points: the first of each, and how many more."""
+    names = [starters(point, sweep.scenario) for point in points]
+    return Column(
+        "runs in", [f"{of[0]}{f' +{len(of) - 1}' * (len(of) > 1)}" if of else "-" for of in names], 1
+    )
 
 
 def _chosen(
@@ -153,7 +164,7 @@ def time_columns(results: Sequence[Result]) -> list[Column]:
     times = [duration(result).removesuffix(f" {task.unit}") for result in results]
     return [
         Column(f"{task.timed}\n{task.unit}", times),
-        Column("8 of 10\nwithin", [band(result) or "-" for result in results], 3),
+        Column("80 %\nrange", [band(result) or "-" for result in results], 3),
     ]
 
 
@@ -166,6 +177,8 @@ def legend(table: Table) -> Iterator[str]:
     """Yield the meanings of the marks and letters of a table: a line each."""
     if any(cell.endswith(TIE) for cell in table.columns[0].cells):
         yield TIED
+    if table.columns[-1].name == "runs in" and "-" in table.columns[-1].cells:
+        yield f"runs in -: {NO_RUNTIME_TODAY}"
     cells = (cell for column in table.filled if column.words for cell in column.cells)
     used = {column.name for column in table.filled} | {
         words.split()[0] for c in cells for words in c.split(", ") if words

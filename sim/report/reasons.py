@@ -39,6 +39,13 @@ LEAST_TOLD: Final = 1e-4
 """Share of the time from which on a difference is a reason."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on a slowdown by collectives is a reason."""
+PARTS: Final = {
+    "lost to collectives": "compute slowed by overlap",
+    "host": "waiting for the host",
+    "wire": "waiting for the network",
+    "idle": "idle",
+}
+"""Parts of the time in the words of a difference, where others than their names."""
 HELP: Final = ": more work for each GPU hides it"
 """Remedy where the host is behind."""
 
@@ -240,30 +247,28 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
-def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None) -> Account:
-    """Return the account of the best point of a sweep, with reasons and those of a runner-up."""
+def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None) -> tuple[Account, str]:
+    """Return the account of the best point of a sweep with reasons, and what a runner-up does longer and shorter."""
     account = account_of(sweep.result_of(best))
-    more = () if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)
-    return replace(account, reasons=(*account.reasons, *more, *fewer_reason(sweep, best)))
+    difference = "" if runner_up is None else _difference_words(sweep, account, best, runner_up)
+    return replace(account, reasons=(*account.reasons, *fewer_reason(sweep, best))), difference
 
 
-def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> Iterator[str]:
-    """Yield the parts of the difference between the best point and the runner-up."""
+def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> str:
+    """Return the parts of the difference between the best point and the runner-up; empty where they hardly differ."""
     strategy, other = runner_up.strategy, runner_up.result
     assert strategy is not None and other is not None
     there = runner_up.candidate(sweep.scenario).at(sweep.scenario)
     main = cache(lambda: main_part(measured_parts(strategy, there)))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, main).seconds(theirs_s)
-    if theirs_s - ours_s < LEAST_TOLD * ours_s:
-        return
+    if abs(theirs_s - ours_s) < LEAST_TOLD * ours_s:
+        return ""
     for point, parts_s, whole_s in ((best, ours, ours_s), (runner_up, theirs, theirs_s)):
-        casts_s = parts_s["casts of weights"] = casts_share(point, sweep.scenario) * whole_s
+        casts_s = parts_s["casting weights"] = casts_share(point, sweep.scenario) * whole_s
         parts_s["compute"] -= casts_s
     unit = "GPU-s" if sweep.objective == "cost" else unit_of(other)
-    if words := ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit)):
-        tie = ", within the error" if runner_up.name in {point.name for point in sweep.ties()} else ""
-        yield f"{other.strategy} takes {_time_words(theirs_s - ours_s, unit)} more{tie}: {words}"
+    return ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
 
 
 def casts_share(point: Point, scenario: AnyScenario) -> float:
@@ -284,7 +289,8 @@ def _differences(more_s: Mapping[str, float], unit: str) -> Iterator[str]:
     least_s = LEAST_PART * fsum(map(abs, more_s.values()))
     for name in sorted(more_s, key=lambda one: -more_s[one]):
         if abs(more_s[name]) > least_s:
-            yield f"{name} {'-' if more_s[name] < 0 else '+'}{_time_words(abs(more_s[name]), unit)}"
+            more = "less" if more_s[name] < 0 else "more"
+            yield f"{_time_words(abs(more_s[name]), unit)} {more} {PARTS.get(name, name)}"
 
 
 def _time_words(seconds: float, unit: str) -> str:
@@ -297,7 +303,7 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     if best.result is None or best.result.num_gpus == most:
         return
     there = [p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most]
-    fastest = swept(sweep, map(replace, there), sweep.scenario, "latency").best_point()
+    fastest = swept(sweep, map(replace, there), sweep.scenario, "latency").fastest_point()
     if fastest is not None:
         result = sweep.result_of(fastest)
         first, *_ = account_of(result).reasons

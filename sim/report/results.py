@@ -26,6 +26,7 @@ FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
 """Letters of bars: compute or memory in use, waiting for the host, waiting for data, and nothing."""
 LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
+NO_RUNTIME_TODAY: Final = "no framework runs this today"
 PACED: Final = "; beside these, a measured run of yours sets the pace of compute"
 """Addition to trust where compute is scaled to a measured run of the same task."""
 
@@ -98,7 +99,7 @@ def origin_lines(result: Result) -> Iterator[Line]:
     scenario = result.source.scenario
     runtimes = runs_in(scenario.task, case_of(result.source.strategy, scenario))
     started = f"{', '.join(runtimes)}; `sim launch` in place of `sim run` starts it"
-    yield "runs in", started if runtimes else "no runtime that is known here"
+    yield "runs in", started if runtimes else NO_RUNTIME_TODAY
     words = [result.provenance, measured_words(scenario)]
     if result.provenance != "measured" and scenario.costs.published.source:
         words.insert(1, f"those of the backbone {scenario.costs.published}")
@@ -185,12 +186,12 @@ def _quantities(result: Result) -> Iterator[Line]:
     yield "sent", f"{sent}, {result.collective_bytes / GB:,.2f} GB in collectives, {whose}"
 
 
-def command_of(result: Result) -> str:
-    """Return the command line that gives a result again."""
+def command_of(result: Result, command: str = "run") -> str:
+    """Return the command line that gives a result again, or that launches it."""
     flags = {
         flag_of(key): str(flag_value(value)) for key, value in result.flags.items() if value not in (None, "")
     }
-    return shlex.join(["sim", "run", *(word for pair in flags.items() for word in pair)])
+    return shlex.join(["sim", command, *(word for pair in flags.items() for word in pair)])
 
 
 def _stage_table(result: Result) -> Table:

@@ -2,97 +2,39 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from profiles.costs.trust import Trust
 from profiles.errors import counted
-from profiles.software.runtimes import all_runtimes
 from profiles.units import GIB
-from sim.explore.legality import always_recomputed, refusal, starters, within
+from sim.explore.choices import SLACK, Choice
+from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
 from sim.report.blocks import Line, Panel, Panelled
-from sim.report.changes import Change, changes_asked, fastest_of, swept
+from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import duration, sample_words
 from sim.report.reasons import Account, account_of_best
-from sim.report.results import command_of, image_groups, origin_lines, result_lines, trust_in
+from sim.report.results import (
+    NO_RUNTIME_TODAY,
+    command_of,
+    image_groups,
+    origin_lines,
+    result_lines,
+    trust_in,
+)
 
-
-class Runnable(NamedTuple):
-    """The best point that runtimes run.
-
-    Attributes:
-        result: the result of the point.
-        how: its parameters in words.
-        runs_in: the runtimes.
-        again: the command line that gives its result again.
-        tie: whether it ties with the best of all.
-        times: its score over that of the best.
-        others: other runtimes that run some point; a sweep with ``--runtime`` finds the best that each runs.
-    """
-
-    result: Result
-    how: str
-    runs_in: tuple[str, ...]
-    again: str
-    tie: bool
-    times: float
-    others: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its values beside the result, under public keys."""
-        return {name: getattr(self, name) for name in ("tie", "others", "runs_in", "again")}
-
-
-def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
-    """Return the best point that runtimes run; None where there is none that fits."""
-    best_by_runtime = best_of_each(sweep)
-    if not best_by_runtime:
-        return None
-    scores = {name: point.score(sweep.objective) for name, point in best_by_runtime.items()}
-    score, first = min(scores.values()), best_by_runtime[min(scores, key=lambda name: scores[name])]
-    names = starters(first, sweep.scenario)
-    others = tuple(sorted(scores.keys() - set(names), key=lambda name: (scores[name], name)))
-    tie = first.costs == best.costs or first.tied(best, sweep.objective)
-    result = sweep.result_of(first)
-    words = how(result, tried([*sweep.points, first]))
-    return Runnable(
-        result, words, names, command_of(result), tie, score / best.score(sweep.objective), others
-    )
-
-
-def best_of_each(sweep: Sweep) -> dict[str, Point]:
-    """Return the best point by runtime, of a sweep in it; parameters that the user set stay as they are."""
-    best: dict[str, Point] = {}
-    known = [point for point in (*sweep.points, *sweep.left) if point.strategy is not None]
-    plain = [point for point in known if point.checkpointing is None]
-    relieved = {of.candidate(sweep.scenario): of for of in known if of.checkpointing is not None}
-    for runtime in all_runtimes().values():
-        if runtime.task != sweep.scenario.task or runtime.unknown(sweep.scenario.model.name):
-            continue
-        always = always_recomputed(runtime.name) if sweep.relief else ""
-        points = plain
-        if always:
-            again = (of.candidate(sweep.scenario)._replace(checkpointing=always) for of in plain)
-            points = [relieved.get(of) or of.point() for of in again]
-        there = [
-            point
-            for point in within(runtime.name, list(map(replace, points)), sweep.scenario)
-            if all(getattr(point.strategy, name, of) == of for name, of in sweep.held.items())
-        ]
-        there += [replace(of) for of in relieved.values() if not refusal(runtime, of, sweep.scenario)]
-        within_it = replace(sweep, runtime=runtime.name, relief=() if always else sweep.relief)
-        if first := swept(within_it, there, sweep.scenario, sweep.objective).best_point():
-            best[runtime.name] = first
-    return best
-
-
-RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
-"""Ranking criteria other than the time."""
+AHEAD: Final = 1.1
+"""Ratios below this are told in per cent."""
+WORSE_BETTER: Final = {
+    "cost": ("dearer", "cheaper", "cost"),
+    "memory": ("more memory", "less memory", "memory"),
+}
+"""Words of ranking criteria other than the time."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,15 +46,19 @@ class Verdict(Panelled):
         objective: the ranking criterion.
         best: the recommended result.
         account: where its time goes, and why.
-        runner_up: the best of another strategy; None where there is none.
+        runner_up: the best of another strategy, of those that a runtime starts where it starts the best; else None.
+        runner_up_ties: whether it ties with the best.
+        difference: what the runner-up does longer and shorter.
         ties: points of each strategy, of those simulated, that tie with the best.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
         changes: single changes of the question, and the answers then.
         tried: the values of parameters that the sweep looks at; those that it varied are named.
         fair: a remark on how fairly points compare; empty where each strategy has its best partition.
         fastest: the fastest point, where memory is ranked by; else None.
-        runs_in: the runtimes that run the best.
-        runnable: where no runtime runs the best, the best point that one runs; None where there is none.
+        runs_in: the runtimes that start the best.
+        chosen: what decided on the best among points that are too close to call; None where there is no other.
+        research: the best point of all where no runtime starts it, but others; else None.
+        research_ties: whether it ties with the best.
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies with the result of the best, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
@@ -126,6 +72,8 @@ class Verdict(Panelled):
     best: Result
     account: Account
     runner_up: Result | None
+    runner_up_ties: bool
+    difference: str
     ties: Mapping[str, int]
     relieved: Mapping[str, str]
     changes: tuple[Change, ...]
@@ -133,7 +81,9 @@ class Verdict(Panelled):
     fair: str
     fastest: Result | None = None
     runs_in: tuple[str, ...] = ()
-    runnable: Runnable | None = None
+    chosen: Choice | None = None
+    research: Result | None = None
+    research_ties: bool = False
     copies: int = 1
     same_as: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
@@ -155,9 +105,9 @@ class Verdict(Panelled):
         return command_of(self.best)
 
     @property
-    def runner_up_ties(self) -> bool:
-        """Whether the runner-up ties with the best."""
-        return self.runner_up is not None and self.runner_up.strategy in self.ties
+    def launch(self) -> str:
+        """The command line that starts the best in a runtime; empty where none does."""
+        return command_of(self.best, "launch") if self.runs_in else ""
 
     @property
     def lines(self) -> list[Line]:
@@ -168,6 +118,14 @@ class Verdict(Panelled):
         """Yield the best, with its time and memory."""
         yield self.best_word, self._named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
+        if self.chosen is not None:
+            yield "chosen", _chosen_words(self.chosen)
+        if self.research is not None:
+            took = f"{self._named(self.research)}: {self._took_words(self.research)}"
+            yield (
+                "research",
+                f"{took}, {self._than_best(self.research, self.research_ties)}; {NO_RUNTIME_TODAY}",
+            )
         yield from result_lines(self.best, self.account)
         if self.best.nearly_full:
             yield "with room", self._roomy_words()
@@ -182,15 +140,11 @@ class Verdict(Panelled):
             yield "fastest", self._fastest_words(self.fastest)
         yield "runner-up", self._runner_up_words()
         if words := self._ties_words():
-            yield "", f"{'ties too' if self.runner_up_ties else 'ties with the best'}: {words}"
+            yield "", f"{'also ' * self.runner_up_ties}too close to call: {words}"
         for number, change in enumerate(self.changes):
             words = change.words(self.best.strategy, self.objective)
             yield "" if number else "if", f"{change.name}: {words}"
-        (runs_in, *origin) = origin_lines(self.best)
-        yield runs_in
-        if not self.runs_in and self.runnable is not None:
-            yield "", self._runnable_words(self.runnable)
-        yield from origin
+        yield from origin_lines(self.best)
         yield from (("note", words) for words in (self.fair, self.note) if words)
 
     def _named(self, result: Result, parameters: str | None = None) -> str:
@@ -212,16 +166,6 @@ class Verdict(Panelled):
             for what, names in others.items()
         )
 
-    def _runnable_words(self, runnable: Runnable) -> str:
-        """Return the best point that a runtime runs, where none runs the best of all."""
-        than, others = "a tie" if runnable.tie else self._worse_words(runnable.times), ""
-        if runnable.times < 1:
-            than += " by parameters that this sweep holds fixed"
-        if runnable.others:
-            others = f"; --runtime {' or '.join(runnable.others)} finds the best that it runs"
-        named, took = self._named(runnable.result, runnable.how), self._took_words(runnable.result)
-        return f"{named}: {took}, {than}, runs in {', '.join(runnable.runs_in)}{others}"
-
     def _took_words(self, result: Result) -> str:
         """Return the value of a result by the ranking criterion."""
         if self.objective == "memory":
@@ -229,9 +173,23 @@ class Verdict(Panelled):
         cost = f", {result.gpu_s_per_sample:,.2f} GPU-seconds each" if self.objective == "cost" else ""
         return f"{duration(result)}{cost}"
 
-    def _worse_words(self, times: float) -> str:
-        """Return a ratio of values of the ranking criterion in words."""
-        return f"{times:.2f} x {RANKED_BY.get(self.objective, 'the time')}"
+    def _than_best(self, other: Result, tie: bool) -> str:
+        """Return in words how a result compares with the best by the ranking criterion."""
+        more, less, what = WORSE_BETTER.get(self.objective, ("slower", "faster", "time"))
+        times = self._value(other) / self._value(self.best)
+        if 1 / AHEAD < times < AHEAD:
+            words = f"{abs(times - 1):.1%} {more if times > 1 else less}"
+        elif times < 1 and what == "time":
+            words = f"{1 / times:.2f} x faster"
+        else:
+            words = f"{times:.2f} x the {what}"
+        return f"{words}, too close to call" if tie else words
+
+    def _value(self, result: Result) -> float:
+        """Return what is ranked by."""
+        if self.objective == "memory":
+            return result.peak_memory_bytes
+        return result.gpu_s_per_sample if self.objective == "cost" else result.expected.duration_s
 
     def _fastest_words(self, fastest: Result) -> str:
         """Return the speed-up of the fastest point over the one of least memory."""
@@ -250,14 +208,12 @@ class Verdict(Panelled):
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
-            return f"none: no other strategy of this sweep has a point that fits{where}"
+            return (
+                f"none: no other strategy of this sweep fits{' and runs today' * bool(self.runs_in)}{where}"
+            )
         took = f"{self._named(self.runner_up)}: {self._took_words(self.runner_up)}"
-        if self.objective == "memory":
-            return took
-        times = self.best.samples_per_s / self.runner_up.samples_per_s
-        if self.objective == "cost":
-            times = self.runner_up.gpu_s_per_sample / self.best.gpu_s_per_sample
-        return f"{took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
+        why = f" ({self.difference})" if self.difference else ""
+        return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}"
 
     @property
     def panel(self) -> Panel:
@@ -279,7 +235,11 @@ class Verdict(Panelled):
             "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
             "slowed_share": account.slowed,
             "reasons": list(account.reasons),
-            "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
+            "chosen": self.chosen and {"of": len(self.chosen.close), "by": list(self.chosen.by)},
+            "research": self.research
+            and {**_short(self.research), "tie": self.research_ties, "again": command_of(self.research)},
+            "runner_up": self.runner_up
+            and {**_short(self.runner_up), "tie": self.runner_up_ties, "difference": self.difference},
             "ties": dict(self.ties),
             "image_groups": groups if groups > 1 else None,
             "approximation": approximation,
@@ -291,8 +251,8 @@ class Verdict(Panelled):
             "nearly_full": self.best.nearly_full,
             "roomy": self.roomy and _short(self.roomy),
             "again": self.again,
+            "launch": self.launch,
             "runs_in": list(self.runs_in),
-            "runnable": self.runnable and self.runnable.to_json() | _short(self.runnable.result),
         }
         return {key: value for key, value in values.items() if value or key not in OPTIONAL}
 
@@ -305,7 +265,9 @@ OPTIONAL: Final = (
     "fastest",
     "nearly_full",
     "roomy",
-    "runnable",
+    "chosen",
+    "research",
+    "launch",
 )
 """Keys of a verdict that are left out where they say nothing."""
 
@@ -345,24 +307,25 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     For each of up to three changes the nearest points are looked at again; for more images at once, all points are.
     """
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
-    if not ranked:
+    if (choice := sweep.choice()) is None:
         return NoVerdict(sweep)
-    best, values, twins, ties = ranked[0], tried(sweep.points), sweep.twins(), sweep.ties()
+    best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
     assert best.result is not None
-    same = [point.result for point in ranked if point.result and twins.get(id(point)) is best]
-    others = (p for p in ranked if p.name != best.name and twins.get(id(p)) is not best)
-    other, by_memory = next(others, None), sweep.objective == "memory"
-    runs_in, leaders = starters(best, sweep.scenario), {point.name: point for point in reversed(ties)}
+    runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
+    same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
+    there = [point for point in ranked if starters(point, sweep.scenario)] if runs_in else ranked
+    other = next((point for point in there if point.name != best.name and not point.same(best)), None)
+    research = first if first is not there[0] and not first.same(there[0]) else None
+    leaders = {point.name: point for point in reversed(ties)}
     answers = iter(
         parallel_calls(
             sweep.workers,
             (account_of_best, (sweep, best, None if by_memory else other)),
-            *([] if runs_in else [(best_runnable, (sweep, best))]),
             *([(fastest_of, (sweep,))] if by_memory else []),
             *changes_asked(sweep, best),
         )
     )
-    account, runnable = next(answers), None if runs_in else next(answers)
+    account, difference = next(answers)
     fastest = next(answers) if by_memory else None
     return Verdict(
         title=sweep.title,
@@ -370,19 +333,30 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         best=sweep.result_of(best),
         account=account,
         runner_up=None if other is None else other.result,
+        runner_up_ties=other is not None and any(other is point for point in ties),
+        difference=difference,
         ties=Counter(point.name for point in ties),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=tuple(answers),
         tried=values,
         fair=fairness(sweep.points) or _one_copy_words(sweep),
         runs_in=runs_in,
-        runnable=runnable,
+        chosen=choice if len(choice.close) > 1 else None,
+        research=None if research is None else sweep.result_of(research),
+        research_ties=any(research is point for point in ties),
         copies=sweep.copies(best),
         same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
         fastest=fastest,
         note=note,
         roomy=_roomy(ranked) if best.result.nearly_full else None,
     )
+
+
+def _chosen_words(choice: Choice) -> str:
+    """Return what decided among points that are too close to call."""
+    names = {point.name for point in choice.close}
+    among = f"{len(names)} strategies" if len(names) > 1 else f"{len(choice.close)} points"
+    return f"of {among} within {SLACK - 1:.0%} and our error: it {', '.join(choice.by) or 'is the fastest'}"
 
 
 def _roomy(ranked: Sequence[Point]) -> Result | None:

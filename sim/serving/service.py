@@ -234,5 +234,5 @@ def _best_sampler(asked: Asked, shape: Shape, gpus: int) -> Result | None:
     ]
     if sweep.points:
         run_sweep(sweep, workers=1)
-    best = sweep.best_point()
+    best = sweep.fastest_point()
     return None if best is None else sweep.result_of(best)

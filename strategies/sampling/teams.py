@@ -17,6 +17,7 @@ class Single(GridSampler):
 
     name = "single"
     summary = "one GPU"
+    complexity = 0
     baseline = True
     gpu_counts = (1,)
 
@@ -31,6 +32,7 @@ class TensorParallel(GridSampler):
 
     name = "tensor"
     summary = "tensor parallelism over all GPUs"
+    complexity = 2
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, their matrices and heads divided."""
@@ -43,6 +45,7 @@ class Ulysses(GridSampler):
 
     name = "ulysses"
     summary = "sequence parallelism by all-to-all over all GPUs"
+    complexity = 2
     awaits = "all_to_all"
 
     keys_values: str = fields.keys_values()
@@ -59,6 +62,7 @@ class Ring(GridSampler):
 
     name = "ring"
     summary = "sequence parallelism by a ring over all GPUs"
+    complexity = 2
 
     keys_values: str = fields.keys_values()
 
@@ -74,6 +78,7 @@ class USP(GridSampler):
 
     name = "usp"
     summary = "sequence parallelism by all-to-all inside and a ring outside"
+    complexity = 2
     awaits = "all_to_all"
 
     ulysses_degree: int = fields.degree("that exchange tokens for heads around attention", 2)
@@ -106,6 +111,7 @@ class Attention2D(GridSampler):
 
     name = "attention2d"
     summary = "sequence parallelism on rows and columns of GPUs, all-to-all inside"
+    complexity = 2
     awaits = "all_gather"
 
     rows: int = fields.parameter(2, "rows of GPUs, each with its part of the queries")

@@ -46,6 +46,7 @@ class FSDP(DataParallel):
 
     name = "fsdp"
     summary = "FSDP2: blocks sharded over some GPUs or all, with context and tensor parallelism"
+    complexity = 1
     awaits = "all_gather"
 
     shard_size: int | None = parameter(

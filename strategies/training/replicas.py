@@ -29,6 +29,7 @@ class DDP(BucketedDataParallel):
 
     name = "ddp"
     summary = "data parallelism: each GPU trains the whole backbone"
+    complexity = 0
     baseline = True
 
     bucket_MB: int | None = bucket_mb()  # noqa: N815  as bucket_cap_mb of PyTorch and apex
@@ -65,6 +66,7 @@ class Zero2(BucketedDataParallel):
 
     name = "zero2"
     summary = "data parallelism: gradients and optimizer states are divided among the GPUs"
+    complexity = 1
 
     scatter_every: int = parameter(
         1, "micro-batches whose gradients are added up, whole, before they are scattered"
@@ -120,6 +122,7 @@ class Zero3(BucketedDataParallel):
 
     name = "zero3"
     summary = "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
+    complexity = 1
     awaits = "all_gather"
 
     def layout(self, scenario: Scenario) -> Layout:

@@ -1,0 +1,98 @@
+"""Choices: the point that a sweep recommends, of those that it cannot tell from the best by their times."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from sim.explore.legality import starters
+from sim.explore.points import Point
+from strategies.strategy import AnyScenario, Sampler
+
+SLACK: Final = 1.05
+"""A point is chosen only if its score is at most so many times that of the best that a runtime starts."""
+
+
+def _approximates(point: Point, scenario: AnyScenario) -> bool:
+    """Return whether a point draws another image than a single GPU does."""
+    strategy = point.strategy
+    return isinstance(strategy, Sampler) and bool(
+        strategy.approximation(point.candidate(scenario).at(scenario))
+    )
+
+
+Facts = Callable[[Point, AnyScenario], Any]
+PREFERRED: Final[dict[str, Facts]] = {
+    "runs today": lambda point, scenario: not starters(point, scenario),
+    "takes the fewest GPUs": lambda point, scenario: point.num_gpus or scenario.workload.num_gpus,
+    "draws the exact image": _approximates,
+    "is the simplest method": lambda point, scenario: point.complexity,
+}
+"""What decides among points within the error, in this order: the least of each wins."""
+
+
+class Choice(NamedTuple):
+    """The recommended point.
+
+    Attributes:
+        point: it.
+        best: the point of the best score, of those that a runtime starts if there are any.
+        close: points within the error of that one, and no worse than ``SLACK`` allows.
+        by: what decided among them, in words; empty where the time did.
+    """
+
+    point: Point
+    best: Point
+    close: tuple[Point, ...]
+    by: tuple[str, ...]
+
+
+def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Choice | None:
+    """Return the choice among the simulated and recommended ones of some points; None where there are none.
+
+    Of equals by all that is preferred, those count that tie with the first of them; it holds the least memory.
+    """
+    good = [point for point in points if point.status == "simulated" and point.recommended]
+    good.sort(key=lambda point: (point.score(objective), *point.costs))
+    if not good:
+        return None
+    best = next((point for point in good if starters(point, scenario)), good[0])
+    worst = SLACK * best.score(objective)
+    close = [of for of in good if of is best or (of.tied(best, objective) and of.score(objective) <= worst)]
+    left, by = close, list[str]()
+    for words, fact in PREFERRED.items():
+        least = min(fact(point, scenario) for point in left)
+        kept = [point for point in left if fact(point, scenario) == least]
+        by += [words] * (len(kept) < len(left))
+        left = kept
+    first, *others = left
+    alike = [first, *(point for point in others if point.tied(first, objective))]
+    point = min(alike, key=lambda point: point.costs[1])
+    return Choice(point, best, tuple(close), (*by, *["needs the least memory"] * (point is not first)))
+
+
+def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Point | None:
+    """Return a bounded point that may be the choice, the most preferred; None where the choice is exact."""
+    points = list(points)
+    waiting = [point for point in points if point.status == "bounded" and point.recommended]
+    choice = choose(points, scenario, objective)
+    runs = choice is not None and bool(starters(choice.best, scenario))
+
+    def score(point: Point) -> float:
+        return point.least_score(objective)
+
+    def preference(point: Point) -> tuple[Any, ...]:
+        held_bytes = point.costs[1] or point.least_memory_bytes
+        return *(fact(point, scenario) for fact in PREFERRED.values()), held_bytes
+
+    if choice is None or not runs:
+        if starting := [point for point in waiting if starters(point, scenario)]:
+            return min(starting, key=score)
+        if choice is None:
+            return None
+    limit = choice.best.score(objective)
+    if faster := [of for of in waiting if score(of) < limit and bool(starters(of, scenario)) == runs]:
+        return min(faster, key=score)
+    if objective == "memory":  # which is counted, so that nothing ties
+        return None
+    chosen = preference(choice.point)
+    close = (point for point in waiting if score(point) <= SLACK * limit)
+    return min((point for point in close if preference(point) < chosen), key=preference, default=None)
