@@ -60,6 +60,11 @@ def test_a_load_above_capacity_is_a_warning_with_the_rate_that_holds(capsys):
     assert below["attainment"] >= 0.99
 
 
+def test_large_rates_are_told_in_full(capsys):
+    out = asked(capsys, "--gpus 2 --rate 1000 --slo 9 --policy fcfs --replicas 2x1 --duration 2")[1]
+    assert "1,000/s is more than the 0.5/s" in " ".join(out.replace("│", " ").split())
+
+
 def test_the_fewest_gpus_stand_beside_their_bound(capsys):
     out = asked(capsys, "--gpus 1-16 --rate 1 --slo 9 --policy fcfs")[1]
     (row, *_) = json.loads(asked(capsys, "--gpus 1-16 --rate 1 --slo 9 --policy fcfs --json")[1])
@@ -180,6 +185,10 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
         ("--rate 1 --gpus 3 --pools encoder=1,denoiser=1,decoder=1", "--pools needs seconds of each stage"),
         ("--requests trace.csv --duration 9", "--duration is given, but --requests says when they arrive"),
         ("--rate 1 --policy best", "unknown policy 'best'; choose from "),
+        (
+            "--rate 1 --max-batch 8 --policy fcfs,sjf",
+            "--max-batch is 8, but --policy fcfs, sjf forms no batches",
+        ),
         ("--rate 1 --max-batch 3 --gpus 1", "service.csv: has no row of height 1024"),
         ("--rate 1 --gpus 1 --replicas 1x2", "--gpus is 1, but 1x2 takes 2"),
         (

@@ -120,7 +120,8 @@ def test_requests_are_conserved_and_littles_law_holds():
     assert log_.busy_gpu_s == pytest.approx((ends - starts).sum())
 
 
-def test_the_interval_of_p99_covers_the_truth_about_as_often_as_it_says(draws=300, rate=0.5):
+@pytest.mark.parametrize(("rate", "least", "most"), [(0.5, 0.92, 0.99), (0.8, 0.78, 0.95)])
+def test_the_interval_of_p99_covers_the_truth_about_as_often_as_it_says(rate, least, most, draws=300):
     """Of one exponential server p99 is ln 100 / (1 - rate); requests follow Lindley's recursion."""
     random = np.random.default_rng(3)
     gaps, service = random.exponential(1 / rate, (2000, draws)), random.exponential(1.0, (2000, draws))
@@ -132,4 +133,4 @@ def test_the_interval_of_p99_covers_the_truth_about_as_often_as_it_says(draws=30
     for column in np.array(rows).T:
         low, high = interval_of_p99(column)
         covered += low <= log(100) / (1 - rate) <= high
-    assert 0.92 <= covered / draws <= 0.99, covered / draws
+    assert least <= covered / draws <= most, covered / draws

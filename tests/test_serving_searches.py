@@ -82,6 +82,38 @@ def test_what_a_request_asks_for_does_not_depend_on_when_it_comes():
         assert abs(np.corrcoef(gaps, kinds_of)[0, 1]) < 4 / len(gaps) ** 0.5
 
 
+def test_a_replica_serves_once_it_has_loaded_its_model(table):
+    plain = ask(table, gpus=1, rate=0.1, slo=9, arrivals="uniform", duration=400).best
+    loading = ask(table, gpus=1, rate=0.1, slo=9, arrivals="uniform", duration=400, loading=32).best
+    assert plain.latencies_s == pytest.approx([4.0] * 36)
+    assert loading.latencies_s[:6] == pytest.approx([26.0, 20.0, 14.0, 8.0, 4.0, 4.0])
+    assert loading.attainment == pytest.approx(36 / 39)
+
+
+POOLS = {"gpus": 4, "pools": "encoder=1,denoiser=2,decoder=1", "rate": 0.02, "policy": "fcfs", "steps": 28}
+
+
+def test_a_pool_holds_the_weights_of_its_stage_alone():
+    """FLUX's transformer takes 23.8 GB, its encoders 9.8: 30 GiB have room for either, not for both."""
+    best = sim.serve("flux-dev", "l20-pcie-8", memory="30GiB", duration=2000, **POOLS).best
+    assert best.plan.stages == {"encoder": 1, "denoiser": 2, "decoder": 1}
+    with pytest.raises(sim.InfeasibleError, match="too much"):
+        sim.serve("flux-dev", "l20-pcie-8", memory="22GiB", duration=2000, **POOLS)
+
+
+def test_pools_take_all_gpus_that_are_asked_for():
+    with pytest.raises(InputError, match="gpus is 8, but pools takes 4"):
+        sim.serve("flux-dev", "l20-pcie-8", **POOLS | {"gpus": 8})
+
+
+def test_low_is_below_high_for_all_that_has_ends():
+    found = sim.serve("pixart", "h100-nvlink-8", 2, rate=2, slo=2, capacity=True, policy="fcfs", duration=200)
+    row = found.to_json()[0]
+    for key in ("attainment", "p99_s", "capacity_per_s"):
+        assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
+    assert row["attainment_low"] < row["attainment_high"]
+
+
 def test_requests_that_move_between_pools_wait_for_the_hand_over():
     class Slow(Tabled):
         def times(self, gpus, shape, batch=1):

@@ -11,7 +11,7 @@ from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
 from sim.serving.options import ServingOptions
-from sim.serving.outcomes import BATCHES, STUDENT, Outcome, Plan
+from sim.serving.outcomes import STUDENT, Outcome, Plan
 from sim.serving.serve import EXACT, Question
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ CURVES: Final = 4
 """Plans whose curve over the rate is drawn: the best at the highest rate and at the lowest."""
 DRAWS: Final = 3
 """Draws of requests over which the ends of a capacity are taken."""
+BATCHES: Final = 5
+"""Batches of consecutive requests by which two plans are compared."""
 TOLD: Final = (50, 90, 99)
 """Percentiles that are told."""
 

@@ -59,7 +59,10 @@ def ask(
         _check_shapes(kinds, scenario)
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
         degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
-        sites = [simulated(of, heaviest, sizes) for of, sizes in zip(asked, degrees, strict=True)]
+        sites = [
+            simulated(of, heaviest, sizes, staged=bool(options.stages))
+            for of, sizes in zip(asked, degrees, strict=True)
+        ]
         title = scenario.model.title
         fleet += f" of {', '.join(of.name for of in sites)}, stack {scenario.stack.name}"
     else:
@@ -141,7 +144,7 @@ def _counts(
     if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
         raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
     for plan, taken in _taken(options).items():
-        if taken > max(counts):
+        if taken > max(counts) or (options.stages and taken not in counts):
             raise wrong("gpus", f"is {max(counts)}, but {plan} takes {taken}")
     return sorted(set(counts))
 
@@ -149,7 +152,7 @@ def _counts(
 def _taken(options: ServingOptions) -> dict[str, int]:
     """Return the GPUs that each plan takes that is asked for."""
     if options.pools is not None:
-        return {options.pools: sum(options.stages.values())}
+        return {"`pools`": sum(options.stages.values())}
     texts = (options.replicas or "").split(",")
     return {text: sum(sizes) for text, sizes in zip(texts, options.divisions, strict=False)}
 

@@ -31,6 +31,10 @@ class Service(ABC):
         """Return the seconds until a request that moves, or whose GPUs change, goes on."""
         return 0.0
 
+    def of(self, parts: tuple[str, ...]) -> "Service":
+        """Return the service of GPUs that run some parts of requests alone, and hold what these need."""
+        return self
+
 
 class Ran(NamedTuple):
     """What ran where: seconds, GPUs, the numbers of the requests, the parts, and the denoising steps."""
@@ -67,6 +71,7 @@ class Setup:
         max_batch: requests that may share a batch.
         batch_wait_s: seconds that the first of a batch waits for others.
         degrees: GPUs on which an elastic policy may run one request.
+        loading_s: seconds from the start until replicas have loaded the model, before which nothing runs.
     """
 
     pools: tuple[Pool, ...]
@@ -75,6 +80,7 @@ class Setup:
     max_batch: int = 1
     batch_wait_s: float = 0.0
     degrees: tuple[int, ...] = (1,)
+    loading_s: float = 0.0
 
     @property
     def gpus(self) -> int:
@@ -109,7 +115,7 @@ class _Station(Fleet):
         self.parts = setup.pools[number].parts
         self.whole = self.parts == PARTS
         self.as_is = self.whole and replay.scale == 1
-        self.service, self.degrees = replay.service, setup.degrees
+        self.service, self.degrees = replay.service.of(self.parts), setup.degrees
         self.known: dict[Shape, Mapping[int, Times]] = {}
         self.moves: dict[tuple[int, Shape], float] = {}
         self.policy: Policy | ElasticPolicy = FirstComeFirstServed()
@@ -450,8 +456,8 @@ class Replay:
     def _arrive(self) -> Generator[simpy.Event]:
         env, submit = self.env, self.stations[0].submit
         for job in self.waiting:
-            if job.arrival_s > env.now:
-                yield env.timeout(job.arrival_s - env.now)
+            if max(job.arrival_s, self.setup.loading_s) > env.now:
+                yield env.timeout(max(job.arrival_s, self.setup.loading_s) - env.now)
             submit(job)
 
     def _ask_next(self) -> None:

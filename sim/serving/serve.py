@@ -91,8 +91,8 @@ class Question:
         degrees = tuple(of for of in self.site.samplers if of <= max(replicas))
         degree = max(degrees, default=replicas[0])
         return Plan(
-            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees, size,
-            self.site.name, *self.site.samplers.get(degree, ("", {})), degree,
+            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees, options.loading,
+            size, self.site.name, *self.site.samplers.get(degree, ("", {})), degree,
         )  # fmt: skip
 
     def ceiling_per_s(self, plan: Plan) -> float:
@@ -125,7 +125,7 @@ class Question:
         """Return the least seconds of a replica for a request, in the best batch up to a cap that fits."""
         sizes = {1, *(size for size in CAPS if size < cap), cap}
         try:
-            times = {size: self.site.times(gpus, shape, size) for size in sorted(sizes)}
+            times = {size: self.site.of(parts).times(gpus, shape, size) for size in sorted(sizes)}
         except InfeasibleError as error:
             self.site.impossible[str(error)] = None
             return inf
@@ -173,8 +173,8 @@ class Question:
         return Replay(plan, jobs, self.site, scale=self.scale, clients=load.clients, until_s=until_s, **rules)
 
     def _warmup_s(self, load: Load) -> float:
-        """Return the seconds whose requests are not counted."""
-        return 0.0 if self.trace is not None else WARMUP * load.duration_s
+        """Return the seconds whose requests are not counted; none where what happens at the start is asked."""
+        return 0.0 if self.trace is not None or self.options.loading else WARMUP * load.duration_s
 
     def holds(self, plan: Plan, rate_per_s: float) -> bool:
         """Return whether a plan holds the SLO at a rate; a run ends once too many requests missed it."""

@@ -1,6 +1,7 @@
 """Service times: how long a batch of a shape takes on so many GPUs, by the simulator or as somebody measured."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -10,15 +11,18 @@ from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted
 from profiles.files import read_rows
 from profiles.mappings import FrozenMapping
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
+from profiles.software.reserved import room_bytes
 from sim.explore.legality import within
 from sim.explore.points import find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
-from sim.outcomes.results import Result
+from sim.outcomes.results import Result, missing_memory
 from sim.outcomes.runs import parameters_of, run_point
 from sim.serving.fleet import PARTS, Service
 from sim.serving.options import MOST_BATCH
 from strategies.policy import Shape, Times
+from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 
@@ -85,7 +89,9 @@ class Simulated(Site):
     ) -> None:
         named = {gpus: (of.name, parameters_of(of)) for gpus, of in samplers.items()}
         super().__init__(scenario.cluster.name, named, scenario.cluster.devices_per_node, fastest)
+        self.parts: tuple[str, ...] = PARTS
         self.scenario, self.points = scenario, samplers
+        self.pools: dict[tuple[str, ...], Simulated] = {PARTS: self}
         self.known: dict[tuple[int, Shape, int], Times] = {}
         self.results: dict[tuple[int, Shape, int], Result] = {}
 
@@ -104,12 +110,38 @@ class Simulated(Site):
         if gpus not in self.points:
             raise InfeasibleError(f"a replica of {counted(gpus, 'GPU')}: no sampler fits")
         result = self.result(gpus, shape, batch)
-        if result.missing_memory:
+        peak_bytes, room = self._peak_bytes(result), room_bytes(result.memory_bytes, gpus)
+        if room is not None and peak_bytes > room:
             where = f"batch {batch} of {shape.words} on {counted(gpus, 'GPU')}"
-            raise InfeasibleError(f"{where} {result.missing_memory}")
+            raise InfeasibleError(f"{where} {missing_memory(peak_bytes, result.memory_bytes or 0.0, gpus)}")
         parts = result.phases or {"denoise_s": result.latency_s}
         encode_s, denoise_s, decode_s = (parts.get(f"{part}_s", 0.0) for part in PARTS)
         return Times(encode_s, denoise_s / shape.steps, decode_s)
+
+    def of(self, parts: tuple[str, ...]) -> "Simulated":
+        """Return the service of GPUs that run some parts of requests alone, and hold the weights of these."""
+        if parts not in self.pools:
+            one = self.pools[parts] = copy(self)
+            one.parts, one.known = parts, {}
+        return self.pools[parts]
+
+    def _peak_bytes(self, result: Result) -> float:
+        """Return the peak memory of a GPU; in a pool that of its parts, without the weights of the others."""
+        if self.parts == PARTS:
+            return result.peak_memory_bytes
+        scene, components = self.scenario, self.scenario.model.components
+        resident = scene.encoders if scene.workload.encoders == "resident" else ()
+        held = {"encode": resident, "denoise": (scene.backbone_index,), "decode": scene.decoders}
+        kind = {"denoise": scene.weight_bytes}
+        others = (
+            components[i].parameters * kind.get(part, FROZEN_WEIGHT_BYTES)
+            for part in PARTS
+            for i in held[part]
+            if part not in self.parts
+        )
+        return max(
+            result.phases.get(f"{part}_peak_memory_bytes", result.peak_memory_bytes) for part in self.parts
+        ) - sum(others)
 
     def result(self, gpus: int, shape: Shape, batch: int = 1) -> Result:
         """Return the simulated run of a batch."""
@@ -193,15 +225,17 @@ class Asked:
     runtime: str | None = None
 
 
-def simulated(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Simulated:
+def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: bool) -> Simulated:
     """Return a cluster with the fastest sampler of a shape on each number of GPUs.
+
+    Where stages are on GPUs of their own, a GPU alone need not hold the whole model.
 
     Raises:
         InfeasibleError: none fits on any.
     """
     best = {gpus: _best_sampler(asked, shape, gpus) for gpus in degrees}
     fastest = {gpus: of for gpus, of in best.items() if of is not None}
-    if not fastest:
+    if not (fastest or staged):
         sizes = ", ".join(map(str, degrees))
         words = (
             f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {asked.scenario.cluster.name}"
@@ -209,9 +243,11 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int]) -> Simulated:
         raise InfeasibleError(f"{words}, one replica")
     points = {gpus: of.source.strategy for gpus, of in fastest.items() if of.source is not None}
     samplers = {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}
+    if staged and 1 not in samplers:
+        samplers = {1: make_sampler("single", {}), **samplers}
     site = Simulated(asked.scenario, samplers, fastest)
     lacking = (
-        f"a replica of {counted(gpus, 'GPU')}: no sampler fits" for gpus in degrees if gpus not in fastest
+        f"a replica of {counted(gpus, 'GPU')}: no sampler fits" for gpus in degrees if gpus not in samplers
     )
     site.impossible |= dict.fromkeys(lacking)
     return site
