@@ -18,7 +18,7 @@ from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
-from profiles.software.levers import HALF, device_in, load_levers, products_in, weight_bytes
+from profiles.software.levers import FP8, HALF, device_in, levers, products_in, weight_bytes
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
 from strategies.scenario import Same, Scene, check_kinds, model_of_task
@@ -147,7 +147,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def exchanged_share(self) -> float:
         """Bytes of what Ulysses exchanges over those in half precision."""
-        return 1.0 if self.workload.all_to_all == HALF else load_levers().all_to_all
+        return 1.0 if self.workload.all_to_all == HALF else float(levers()["all_to_all"][FP8]["bytes"])
 
     def variants(self, num_groups: int, draws: str) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups and whoever draws: certain, and the work of all."""

@@ -16,7 +16,7 @@ from validate.fitting.efficiencies import (
     SLOWDOWN,
     USES,
     error_of,
-    fitted_links,
+    fitted_cluster,
     rows,
 )
 
@@ -26,19 +26,19 @@ EIGHT_CARDS = ("l40-pcie-8", "l20-pcie-8", "t4-pcie-8")
 PLACES = 0.02
 """Efficiencies are written with two digits; one more or less in the last is no other fit."""
 
-fitted = cache(fitted_links)
+fitted = cache(fitted_cluster)
 
 
-def test_the_committed_clusters_have_the_fitted_links():
+def test_the_committed_clusters_have_the_fitted_cluster():
     """All-to-all across sockets was measured on two boxes, which those that were not measured stand between."""
     for name, operation in product(EIGHT_CARDS, OPERATIONS):
         cluster = load_cluster(name)
         assert cluster.overlap_slowdown == SLOWDOWN and cluster.intra_node.socket_size == 2
-        for size, efficiency in fitted().curve(operation):
+        for size, efficiency in dict(fitted().collectives.efficiency)[operation]:
             reached = cluster.collectives.efficiency_of(operation, int(size))
             assert reached == pytest.approx(efficiency, rel=PLACES)
         rel = PLACES if name == CLUSTER else 0.2
-        for size, efficiency in dict(fitted().across).get(operation, ()):
+        for size, efficiency in dict(fitted().collectives.across).get(operation, ()):
             reached = cluster.collectives.efficiency_of(operation, int(size), across=True)
             assert reached == pytest.approx(efficiency, rel=rel)
 
@@ -48,7 +48,8 @@ def test_the_median_error_of_fitted_rows_vanishes_inside_the_bounds():
         errors = [
             error_of(row, fitted()) for row in rows() if (USES[row["method"]], row.num_gpus) == (kind, size)
         ]
-        curve = fitted().curve(kind) if kind == RING else dict(fitted().across)[kind]
+        law = fitted().collectives
+        curve = dict(law.efficiency)["all_gather"] if kind == RING else dict(law.across)[kind]
         assert abs(median(errors)) < 0.02 and dict(curve)[size] < 1
 
 

@@ -12,7 +12,7 @@ from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
-from profiles.software.levers import HALF, SMALLER, device_in, load_levers, products_in
+from profiles.software.levers import HALF, SMALLER, device_in, element_bytes, products_in
 from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -35,7 +35,7 @@ def test_products_in_fewer_bits_run_by_their_law_and_cost_a_cast_along_rows_and_
     faster, products = device_in(device, precision).laws, products_in(precision, device)
     shape = heads, m, n, k = np.array([[1.0], [4096.0], [3072.0], [12288.0]])
     size, of, rate = (
-        load_levers().element_bytes[precision],
+        element_bytes(precision),
         faster.smaller,
         device.laws.memory.pointwise_bytes_per_s,
     )

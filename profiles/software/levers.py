@@ -3,7 +3,7 @@
 Their effect on image quality is not modelled. ``levers.toml`` holds numbers and sources.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -63,54 +63,27 @@ class Products(NamedTuple):
         return Smaller(law, element_bytes, self.cast_bytes, pace)
 
 
-class Cached(NamedTuple):
-    """Share of the steps that a published cache skips, and the models of which it was published."""
+@cache
+def levers() -> Mapping[str, Any]:
+    """Return the rows of ``levers.toml``."""
+    return parse_toml(LEVERS.read_text(encoding="utf-8"))
 
-    share: float
-    models: tuple[str, ...]
 
-
-class Levers(NamedTuple):
-    """The published levers.
-
-    Attributes:
-        element_bytes: bytes of a number with its part of a scale, by precision.
-        products: matrix products by precision and device.
-        all_to_all: bytes of an all-to-all in fp8 over those in half precision.
-        cached: published caches, by name.
-    """
-
-    element_bytes: Mapping[str, float]
-    products: Mapping[str, Mapping[str, Products]]
-    all_to_all: float
-    cached: Mapping[str, Cached]
+def element_bytes(precision: str) -> float:
+    """Bytes of a number in fewer bits with its part of a scale."""
+    return float(levers()["precision"][precision]["element_bytes"])
 
 
 @cache
-def load_levers() -> Levers:
-    """Return the levers in ``levers.toml``."""
-    rows = parse_toml(LEVERS.read_text(encoding="utf-8"))
-    of = rows["precision"]
-    return Levers(
-        {name: of[name]["element_bytes"] for name in SMALLER},
-        {name: _products(of[name]["products"]) for name in SMALLER},
-        rows["all_to_all"][FP8]["bytes"],
-        {name: Cached(row["steps"], tuple(row["models"])) for name, row in rows["cache"].items()},
-    )
-
-
-def _products(rows: Iterable[Mapping[str, Any]]) -> dict[str, Products]:
+def _products(precision: str) -> Mapping[str, Products]:
     """Products by device."""
-    return {
-        device: Products(*(row[name] for name in Products._fields))
-        for row in rows
-        for device in row["devices"]
-    }
+    rows = levers()["precision"][precision]["products"]
+    return {of: Products(*(row[name] for name in Products._fields)) for row in rows for of in row["devices"]}
 
 
 def products_in(precision: str, device: Device) -> Products:
     """The matrix products of a device in fewer bits."""
-    products = load_levers().products[precision]
+    products = _products(precision)
     if device.name not in products:
         known = ", ".join(sorted(products))
         raise InputError(f"device {device.name} has no measured products in {precision}; choose from {known}")
@@ -122,25 +95,25 @@ def device_in(device: Device, precision: str, pace: float = 1.0) -> Device:
     laws = device.own_laws
     if precision == HALF or laws is None:
         return device
-    smaller = products_in(precision, device).on(laws, load_levers().element_bytes[precision], pace)
+    smaller = products_in(precision, device).on(laws, element_bytes(precision), pace)
     return replace(device, own_laws=replace(laws, smaller=smaller))
 
 
 def weight_bytes(precision: str) -> float:
     """Bytes of a frozen weight in a precision."""
-    return FROZEN_WEIGHT_BYTES if precision == HALF else load_levers().element_bytes[precision]
+    return FROZEN_WEIGHT_BYTES if precision == HALF else element_bytes(precision)
 
 
 def cached_share(name: str, model: str) -> float:
     """Return the share of the steps that a published cache skips, or that is written as a number."""
     with suppress(ValueError):
         return float(name)
-    cached = load_levers().cached
+    cached = levers()["cache"]
     if name not in cached:
         rule = f"must be a share of the steps, such as 0.4, or one of {', '.join(cached)}"
         raise wrong("cache_steps", f"is {shown(name)}, {rule}")
-    if model not in cached[name].models:
-        known = ", ".join(cached[name].models)
+    if model not in cached[name]["models"]:
+        known = ", ".join(cached[name]["models"])
         rule = f"whose share was published of {known}, not of {model}: give a share of the steps, such as 0.2"
         raise wrong("cache_steps", f"is {name}, {rule}")
-    return cached[name].share
+    return float(cached[name]["steps"])

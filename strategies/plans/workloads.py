@@ -9,7 +9,7 @@ from profiles.architectures.texts import MAX_TEXT_TOKENS
 from profiles.checks import is_number, is_one_of
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
-from profiles.software.levers import EXCHANGED, HALF, PRECISIONS, load_levers
+from profiles.software.levers import EXCHANGED, HALF, PRECISIONS, levers
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.software.stacks import CHOICES, MAX_ITERATION_US
 from strategies.parameters import check_integer, check_options, option
@@ -327,7 +327,7 @@ class SamplingWorkload:
     )
     cache_steps: float = option(
         0.0,
-        f"share of the steps that a cache skips, or a published cache: {', '.join(load_levers().cached)}",
+        f"share of the steps that a cache skips, or a published cache: {', '.join(levers()['cache'])}",
         title=lambda of: f"{counted(of.steps - of.computed_steps, 'step')} cached",
         alters_images=True,
         metavar="SHARE",

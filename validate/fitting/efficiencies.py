@@ -2,8 +2,8 @@
 
 The rows are those of PixArt on up to 8 L40 in one node; they do not count as predictions. For 4 and 8 cards two
 efficiencies are fitted: one of all ring operations (tensor parallelism sums, ring attention passes on, DistriFusion
-gathers) and one of all-to-all (Ulysses). Each is the one at which the median logarithmic error of its rows vanishes,
-found by bisection, as a higher efficiency is always faster. Over 2 cards the rows take hardly longer than the compute
+gathers) and one of all-to-all (Ulysses). Each is the one at which the median logarithmic error of its rows vanishes.
+Over 2 cards the rows take hardly longer than the compute
 alone and determine neither an efficiency nor the slowdown of compute beside collectives: these are priors (``PRIORS``,
 ``SLOWDOWN``). Rows of pipelines, which send messages, are checks.
 
@@ -12,15 +12,16 @@ pipelines agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels t
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import exp, log
 from statistics import median
 from typing import Final
 
 from profiles.machines.clusters import Cluster
-from profiles.machines.fabrics import OPERATIONS, Curve, Curves
+from profiles.machines.fabrics import OPERATIONS
 from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
@@ -45,8 +46,10 @@ USES: Final[Mapping[str, str]] = {
 SIZES: Final = (2, 4, 8)
 FITTED: Final = (4, 8)
 """Cards of a row, and those for which its efficiencies are fitted."""
-PRIORS: Final[Mapping[str, tuple[int, float]]] = {RING: (2, 0.8), ALL_TO_ALL: (2, 0.92)}
-"""Cards and efficiency that the rows do not determine. Source: measured NCCL on 2 L40S over PCIe 4.0, cards of the same
+Points = Mapping[tuple[str, int], float]
+"""Efficiencies by kind and cards."""
+PRIORS: Final[Points] = {(RING, 2): 0.8, (ALL_TO_ALL, 2): 0.92}
+"""Efficiencies that the rows do not determine. Source: measured NCCL on 2 L40S over PCIe 4.0, cards of the same
 build (aic:l40s/comm/nccl/2.27.3: rings reach 20.8 GB/s and all-to-all 23.9 of 26), as in cluster l40s-ib."""
 SLOWDOWN: Final = 1.6
 """Factor on compute beside collectives. Source: DistriFusion, Table 2, A100: 1.5 to 1.7 times slower; no other was
@@ -56,33 +59,20 @@ HALVINGS: Final = 8
 COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """The efficiencies of collectives by kind and group size."""
+def linked(points: Points) -> Cluster:
+    """The cluster with some efficiencies.
 
-    known: tuple[tuple[str, tuple[int, float]], ...] = tuple(PRIORS.items())
-
-    def curve(self, operation: str) -> Curve:
-        """Efficiency of an operation by group size; of all-to-all, of cards under one socket."""
-        if operation == ALL_TO_ALL:
-            return (PRIORS[ALL_TO_ALL],)
-        return tuple(point for of, point in self.known if of == RING)
-
-    @property
-    def across(self) -> Curves:
-        """Efficiency of all-to-all across sockets, where 4 and 8 cards lie; two as a ring of 8."""
-        points = tuple(point for of, point in self.known if of == ALL_TO_ALL and point[0] in FITTED)
-        return ((ALL_TO_ALL, ((2.0, dict(self.curve(RING))[8]), *points)),) if points else ()
-
-    def plus(self, kind: str, size: int, efficiency: float) -> "Links":
-        """These links with one more efficiency."""
-        return replace(self, known=(*self.known, (kind, (size, efficiency))))
-
-    def on(self, cluster: Cluster) -> Cluster:
-        """A cluster with these links."""
-        efficiency = tuple((operation, self.curve(operation)) for operation in OPERATIONS)
-        collectives = replace(cluster.collectives, efficiency=efficiency, across=self.across)
-        return replace(cluster, overlap_slowdown=SLOWDOWN, collectives=collectives)
+    Those of all-to-all over 4 and 8 cards are across sockets, where two cards are as a ring of 8.
+    """
+    cluster = cluster_of(CLUSTER)
+    ring, others = (
+        tuple((float(size), points[of, size]) for of, size in points if of == kind)
+        for kind in (RING, ALL_TO_ALL)
+    )
+    efficiency = tuple((of, others[:1] if of == ALL_TO_ALL else ring) for of in OPERATIONS)
+    across = ((ALL_TO_ALL, ((2.0, points[RING, 8]), *others[1:])),) if others[1:] else ()
+    collectives = replace(cluster.collectives, efficiency=efficiency, across=across)
+    return replace(cluster, overlap_slowdown=SLOWDOWN, collectives=collectives)
 
 
 @cache
@@ -92,72 +82,58 @@ def rows() -> tuple[SamplingRow, ...]:
     return tuple(row for row in ours if row.num_gpus in SIZES and row.latency_s)
 
 
-def fitted_links() -> Links:
-    """Links with the fitted efficiencies, of two digits."""
-    links = Links()
-    for kind in (RING, ALL_TO_ALL):
-        for size in FITTED:
-            links = links.plus(kind, size, float(f"{_efficiency(kind, size, links):.2g}"))
-    return links
+def fitted_cluster() -> Cluster:
+    """The cluster with the fitted efficiencies, of two digits."""
+    points = dict(PRIORS)
+    for key in product((RING, ALL_TO_ALL), FITTED):
+        points[key] = float(f"{_efficiency(key, points):.2g}")
+    return linked(points)
 
 
-def _efficiency(kind: str, size: int, links: Links) -> float:
-    """Efficiency below 1 at which the median error of the rows of one kind and size vanishes.
+def _efficiency(key: tuple[str, int], points: Points) -> float:
+    """Efficiency below 1 at which the median error of the rows of one kind and size vanishes."""
+    chosen = [row for row in rows() if (USES[row["method"]], row.num_gpus) == key]
 
-    Raises:
-        ValueError: there is none, so the rows do not determine it.
-    """
-    chosen = [row for row in rows() if USES[row["method"]] == kind and row.num_gpus == size]
-
-    def too_slow(efficiency: float) -> bool:
-        there = links.plus(kind, size, efficiency)
-        return median(error_of(row, there) for row in chosen) > 0
-
-    if too_slow(1.0) or not too_slow(LEAST_EFFICIENCY):
-        raise ValueError(f"{kind} over {size} cards ends at a bound: its rows do not determine it")
     low, high = log(LEAST_EFFICIENCY), 0.0
-    for _ in range(HALVINGS):
+    for _ in range(HALVINGS):  # a higher efficiency is always faster
         middle = (low + high) / 2
-        low, high = (middle, high) if too_slow(exp(middle)) else (low, middle)
+        cluster = linked({**points, key: exp(middle)})
+        too_slow = median(error_of(row, cluster) for row in chosen) > 0
+        low, high = (middle, high) if too_slow else (low, middle)
     return exp((low + high) / 2)
 
 
-def error_of(row: SamplingRow, links: Links) -> float:
+def error_of(row: SamplingRow, cluster: Cluster) -> float:
     """Logarithm of predicted over published seconds."""
-    error = predict(row, {CLUSTER: links.on(cluster_of(CLUSTER))}).error
+    error = predict(row, {CLUSTER: cluster}).error
     assert error is not None
     return log(1 + error)
 
 
 def report_efficiencies(options: Namespace) -> None:
     """Fit the links, print their predictions, and write the lines of the cluster files if asked to."""
-    links = fitted_links()
-    title, words = f"{CLUSTER}: published and predicted", ("figure", "method", "fitted")
-    show(120, table(title, COLUMNS, residuals(links), left=words), *summary(links))
-    if options.output:
-        write_file(options.output, link_text(links))
-
-
-def residuals(links: Links) -> Iterator[list[str]]:
-    """The cells of one line per row."""
+    cluster = fitted_cluster()
+    lines, errors = list[list[str]](), dict[str, list[tuple[float, float]]]()
     for row in rows():
-        error = exp(error_of(row, links)) - 1
         assert row.latency_s
+        ratio, kind = exp(error_of(row, cluster)), USES[row["method"]]
+        errors.setdefault(kind, []).append((1.0, ratio))
         place = row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]
-        seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * (1 + error)))
-        yield [*place, *seconds, f"{100 * error:+.1f} %", USES[row["method"]]]
+        seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * ratio))
+        lines.append([*place, *seconds, f"{100 * (ratio - 1):+.1f} %", kind])
+    title, words, text = (
+        f"{CLUSTER}: published and predicted",
+        ("figure", "method", "fitted"),
+        link_text(cluster),
+    )
+    kinds = (f"{kind}: {len(pairs)} rows, {Errors.of(pairs)}" for kind, pairs in errors.items())
+    show(120, table(title, COLUMNS, lines, left=words), *text.splitlines(), *kinds)
+    if options.output:
+        write_file(options.output, text)
 
 
-def summary(links: Links) -> Iterator[str]:
-    """Lines of a cluster file, and the errors of each kind of rows."""
-    yield from link_text(links).splitlines()
-    for kind in (RING, ALL_TO_ALL, CHECK):
-        errors = Errors.of((1.0, exp(error_of(row, links))) for row in rows() if USES[row["method"]] == kind)
-        yield f"{kind}: {len(errors)} rows, {errors}"
-
-
-def link_text(links: Links) -> str:
+def link_text(cluster: Cluster) -> str:
     """The fitted lines of a cluster file."""
-    curves = curve_values(tuple((operation, links.curve(operation)) for operation in OPERATIONS))
-    values = {"collectives": curves | {"across": curve_values(links.across)}}
+    law = cluster.collectives
+    values = {"collectives": curve_values(law.efficiency) | {"across": curve_values(law.across)}}
     return f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text(values).lstrip()}"

@@ -16,7 +16,7 @@ from profiles.errors import InputError
 from profiles.machines.devices import load_device
 from profiles.machines.law_tables import Coefficients
 from profiles.machines.laws import Laws
-from profiles.software.levers import Products, load_levers
+from profiles.software.levers import Products, element_bytes
 from profiles.units import MICROSECOND, FloatArray
 from validate.fitting.kernels.laws import DIGITS, NO_BOUND, ONE, fit
 from validate.fitting.kernels.rows import Samples
@@ -67,7 +67,7 @@ def read_products(folder: Path, engine: str, table: str) -> Samples:
 
 def fitted(data: Path, device: str, folder: str, precision: str) -> Iterator[str]:
     """The lines of ``levers.toml`` for one device in one precision."""
-    laws, size = load_device(device).own_laws, load_levers().element_bytes[precision]
+    laws, size = load_device(device).own_laws, element_bytes(precision)
     assert laws is not None
     both = [read_products(data / folder, engine, TABLES[precision]) for engine in ENGINES]
     unknowns = {
