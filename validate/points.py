@@ -23,7 +23,6 @@ from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import make_sampler, make_strategy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.strategy import Sampler
 
 Loaded = TypeVar("Loaded")
 model_of, cluster_of = cache(load_model), cache(load_cluster)
@@ -97,11 +96,6 @@ def replayed(name: str, point: Scenario, **parameters: Any) -> Trace:  # noqa: A
     return replay(make_strategy(name, parameters), point)
 
 
-def sampler(name: str, **parameters: Any) -> Sampler:  # noqa: ANN401  as above
-    """A sampler with these parameters; those not given take their defaults."""
-    return make_sampler(name, parameters)
-
-
 def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points
     """The fastest point of a strategy that fits; None where none does."""
     sweep = Sweep(point, "throughput", find_points(point, [name], fixed), top=1)
@@ -119,7 +113,7 @@ def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401
 
 def sampled(name: str, point: SamplingScenario, **parameters: Any) -> Trace:  # noqa: ANN401  as above
     """The trace of all denoising steps of a sampler, one after the other."""
-    return simulate(sampler(name, **parameters).plan(point))
+    return simulate(make_sampler(name, parameters).plan(point))
 
 
 def forward_bytes(trace: Trace) -> float:

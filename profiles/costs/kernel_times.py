@@ -134,7 +134,7 @@ class KernelTimes(LayerTimes):
             )
         if training and not stack.autocast and component.half_kernels:
             self._task, self._table = "sample", component.half_table
-        self._norms_in_single = self._task == "train" and self._stack.norms == "float32"
+        self.norms_in_single = self._task == "train" and self._stack.norms == "float32"
         self._casts_weights = self._task == "train" and self._stack.cast_weights
         self._casts = np.zeros((2, len(self._passed)))
         if training and laws.smaller is not None:
@@ -221,17 +221,12 @@ class KernelTimes(LayerTimes):
             largest = np.maximum(largest, np.max(written * (group.counts > 0), axis=1, initial=0.0))
         return largest
 
-    @property
-    def norms_in_single(self) -> bool:
-        """Whether norms run in single precision, under autocast."""
-        return self._norms_in_single
-
     def _saved_bytes(self, group: KernelGroup) -> FloatArray:
         """The same of the kernels of a group."""
         shapes, counts = group.shapes(self._pixels, Share(), self._table.text_tokens), group.counts
         if group.kind == "attention" and self._stack.attention == UNFUSED:
             return np.asarray(counts @ (SAVED_SCORE_BYTES[self._task] * shapes.heads * shapes.m * shapes.n))
-        if group.kind not in NORM_CASTS or not self._norms_in_single:
+        if group.kind not in NORM_CASTS or not self.norms_in_single:
             return np.zeros_like(self._passed)
         launched = np.minimum(1.0, counts)
         if group.kind == "group_norm":  # that of a U-Net's attention has its output cast
@@ -331,7 +326,7 @@ class KernelTimes(LayerTimes):
         """Seconds of memory-bound kernels that move ``traffic`` times the bytes of a forward pass."""
         stack = self._stack
         moved = traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
-        single = self._norms_in_single and kind in NORM_CASTS
+        single = self.norms_in_single and kind in NORM_CASTS
         kept, launches = getattr(stack.traffic, kind), getattr(stack.launches, kind)
         seconds = self._moved_s(kind, (2.0 if single else 1.0) * kept * moved, launches)
         if not single:

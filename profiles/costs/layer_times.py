@@ -73,6 +73,9 @@ class LayerTimes(ABC):
     By default nobody counted kernels, operators and copies, so that the GPU is never apart from the host.
     """
 
+    norms_in_single = False
+    """Whether norms run in single precision, under autocast."""
+
     def __init__(self, component: Component) -> None:
         self._component = component
         self._trained = np.array([of == "full" for of in component.backwards], dtype=float)
@@ -116,11 +119,6 @@ class LayerTimes(ABC):
     def largest_bytes(self) -> FloatArray:
         """Bytes per sample of the largest tensor that each layer writes, shape (layers,); 0 if nobody counted it."""
         return np.zeros_like(self._trained)
-
-    @property
-    def norms_in_single(self) -> bool:
-        """Whether norms run in single precision, under autocast."""
-        return False
 
     def _halved(self, total_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Backward seconds, half of them of the weights' gradients where a layer is trained.
@@ -199,6 +197,7 @@ class MeasuredTimes(LayerTimes):
         super().__init__(component)
         self._curves = _curves(times, len(component.layers))
         self._extent, self._here, self._reference = extent, here, reference
+        self.norms_in_single = here.norms_in_single
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer."""
@@ -236,11 +235,6 @@ class MeasuredTimes(LayerTimes):
     def largest_bytes(self) -> FloatArray:
         """Bytes of the largest tensors, as counted."""
         return self._here.largest_bytes()
-
-    @property
-    def norms_in_single(self) -> bool:
-        """Whether norms run in single precision."""
-        return self._here.norms_in_single
 
     def least_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample at any batch up to the largest.

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 def run_profile(options: argparse.Namespace) -> None:
     """Measure a model and write its folder."""
-    from profiles.measuring.timing.passes import Settings  # noqa: PLC0415  importing torch takes seconds
+    import torch  # noqa: PLC0415  importing torch takes seconds
+
+    from profiles.measuring.timing.passes import Settings  # noqa: PLC0415  as above
     from profiles.measuring.timing.profiler import profile, report_profile  # noqa: PLC0415  as above
 
-    _set_threads(options.threads)
+    check_least(("--threads", options.threads, 1))
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     settings = Settings(
-        batch_sizes=_integers("batch-sizes", options.batch_sizes),
+        batch_sizes=options.batch_sizes,
         dtype=options.dtype or ("bfloat16" if options.device == "cuda" else "float32"),
         **{key: getattr(options, key) for key in ("warmup", "rounds", "clock")},
     )
@@ -34,21 +38,6 @@ def run_profile(options: argparse.Namespace) -> None:
     components = tuple(options.components.split(",")) if options.components else ()
     flags = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
     report_profile(profile(model, options.device, settings, components=components, **flags), options.output)
-
-
-def _set_threads(threads: int | None) -> None:
-    import torch  # noqa: PLC0415  as above
-
-    check_least(("--threads", threads, 1))
-    if threads is not None:
-        torch.set_num_threads(threads)
-
-
-def _integers(flag: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--{flag} is '{text}', must be integers with commas between them") from None
 
 
 def run_links(options: argparse.Namespace) -> None:

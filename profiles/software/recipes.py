@@ -33,11 +33,6 @@ class MemoryRecipe:
     moved_bytes: float = 0
 
     @property
-    def parameter_bytes(self) -> float:
-        """Bytes resident per trained parameter."""
-        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.ema_bytes
-
-    @property
     def optimizer_bytes(self) -> float:
         """Bytes of optimizer state per trained parameter: master weight and both moments."""
         return self.master_bytes + self.moment_bytes

@@ -17,7 +17,10 @@ from sim.cli.flags import integer, number
 
 MEASURING: Final = Path(profiles.__file__).parent / "measuring" / "commands.toml"
 """The commands of ``sim measure``, which are also those of ``python -m validate``."""
-TYPES: Final = {"int": int, "float": float, "path": Path, "integer": integer, "number": number}
+TYPES: Final = {
+    **{"int": int, "path": Path, "integer": integer, "number": number},
+    "integers": lambda text: tuple(map(integer, text.split(","))),
+}
 
 
 def add_measure(parser: argparse.ArgumentParser, *_: object) -> None:

@@ -22,7 +22,7 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from validate.closed_forms.forms import Form, form, letter_text
 from validate.equal_blocks import equal_blocks_transformer
-from validate.points import cluster_of, sampled, sampler, sampling
+from validate.points import cluster_of, sampled, sampling
 
 DEGREES: Final = (2, 4, 8)
 LAYERS: Final = 24
@@ -53,7 +53,9 @@ def pipefusion() -> Iterator[Form]:
             useful = busy_s(trace) / trace.end_s
             yield form("PipeFusion: useful share", "pipefusion", useful, letters, letter_text(letters))
         for patches in (stages // 2, stages, 2 * stages):
-            result = run_point(sampler("pipefusion", patches=patches, warmup_steps=0), _scenario(stages, 8))
+            result = run_point(
+                make_sampler("pipefusion", {"patches": patches, "warmup_steps": 0}), _scenario(stages, 8)
+            )
             period = {"N": stages, "M": patches, "t": LAYERS * LAYER_S / stages / patches}
             family = "PipeFusion: seconds of a step in the long run"
             yield form(family, "pipefusion", result.step_s, period, letter_text(period))

@@ -17,9 +17,9 @@ from profiles.machines.devices import load_device
 from profiles.machines.law_tables import Coefficients
 from profiles.machines.laws import Laws
 from profiles.software.levers import Products, element_bytes
-from profiles.units import MICROSECOND, FloatArray
+from profiles.units import FloatArray
 from validate.fitting.kernels.laws import DIGITS, NO_BOUND, ONE, fit
-from validate.fitting.kernels.rows import Samples
+from validate.fitting.kernels.rows import Samples, samples_of
 
 ENGINE: Final = "sglang/0.5.14"
 """Whose products set the laws, as they set those in half precision; its casts to fp8 are one kernel."""
@@ -59,10 +59,7 @@ def read_products(folder: Path, engine: str, table: str) -> Samples:
     rows = rows[
         (rows.gemm_dtype == table) & (rows.m >= FEWEST_ROWS) & rows.n.between(*SIDES) & rows.k.between(*SIDES)
     ]
-    once = rows.groupby(["m", "n", "k"], as_index=False).latency.median()
-    groups = np.asarray(once.groupby(["n", "k"]).ngroup(), dtype=float)
-    shapes = once.m.to_numpy(float), once.n.to_numpy(float), once.k.to_numpy(float)
-    return Samples(shapes, once.latency.to_numpy(float) * 1000 * MICROSECOND, groups)
+    return samples_of(rows.assign(latency_us=1000 * rows.latency), ["m", "n", "k"], ["n", "k"])
 
 
 def fitted(data: Path, device: str, folder: str, precision: str) -> Iterator[str]:

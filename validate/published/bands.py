@@ -23,8 +23,8 @@ from profiles.costs.bands import (
     DATA_PARALLEL,
     EXPOSED,
     FEWEST,
+    PARTS,
     PIPELINE,
-    REPEAT,
     SAMPLING,
     SMALL,
     SMALL_PIXELS,
@@ -117,21 +117,15 @@ class Misses:
     def bands(self) -> Bands:
         """The bands that follow."""
         scaled = [
-            Miss(
-                SAMPLING,
-                of.run.link,
-                of.source,
-                SHAPE.at_one(of.after, of.run.gpus, of.run.step_s),
-            )
+            Miss(SAMPLING, of.run.link, of.source, SHAPE.at_one(of.after, of.run.gpus, of.run.step_s))
             for of in self.held
         ]
         for miss, gpus, base in self.trained:
             between = (SHAPE.of(1.0, gpus) ** 2 - SHAPE.of(1.0, base) ** 2) ** 0.5
             scaled.append(miss._replace(error=miss.error / (1.0 if miss.part == EXPOSED else between)))
         parts = grouped((*self.compute, *scaled), lambda miss: miss.part)
-        kinds = (COMPUTE, ANCHORED, TRAINING, DATA_PARALLEL, PIPELINE, SAMPLING, EXPOSED)
-        spreads = [spread for part in kinds for spread in pooled(part, parts.get(part, []))]
-        repeat = next(one for one in self.known.spreads if one.part == REPEAT)
+        spreads = [spread for part in PARTS[:-1] for spread in pooled(part, parts.get(part, []))]
+        repeat = next(one for one in self.known.spreads if one.part == PARTS[-1])
         unknown = unmeasured([one for one in spreads if one.part == SAMPLING])
         return replace(self.known, shape=SHAPE, spreads=(*spreads, *unknown, repeat))
 

@@ -27,11 +27,11 @@ from sim.replay.metrics import idle_s
 from strategies.orders.problem import wave_problem
 from strategies.orders.synthesis import synthesize
 from strategies.plans.network import network_of
-from strategies.registry import make_strategy
+from strategies.registry import make_sampler, make_strategy
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
 from validate.equal_blocks import equal_blocks_transformer
-from validate.points import asked, best, fastest, replayed, sampler, sampling, scenario, train
+from validate.points import asked, best, fastest, replayed, sampling, scenario, train
 from validate.published.records import OVER, Record, published, the_published
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet-cldm")
@@ -131,7 +131,9 @@ def useful_share() -> Iterator[Record]:
     row = the_published("3.3")
     stages, model = row.num_gpus or 1, equal_blocks_transformer(LAYERS)
     point = sampling(model, "ideal", stages, (model.height, model.width), STEPS, guidance="none")
-    share = 1 - run_point(sampler("pipefusion", patches=stages, warmup_steps=0), point).bubble_ratio
+    share = (
+        1 - run_point(make_sampler("pipefusion", {"patches": stages, "warmup_steps": 0}), point).bubble_ratio
+    )
     yield Record.of(row, share, "equal layers, no synchronous step", provenance=EQUAL)
 
 

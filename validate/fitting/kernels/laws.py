@@ -53,14 +53,12 @@ NO_BOUND: Final = 1e9
 class Fit:
     """Coefficients fitted to all samples, and errors of each sample predicted by a fit that leaves it out.
 
-    ``fixed`` are coefficients that were not fitted, ``ranges`` the least and the largest of the others in these fits,
-    ``bound`` those at their bounds, each with the value of a fit without bounds; ``fitted`` are errors of the fit to
-    all samples, ``shapes`` and ``groups`` of the left-out ones.
+    ``fixed`` are coefficients that were not fitted, ``bound`` those at their bounds, each with the value of a fit
+    without bounds; ``fitted`` are errors of the fit to all samples, ``shapes`` and ``groups`` of the left-out ones.
     """
 
     values: Mapping[str, float]
     fixed: Coefficients
-    ranges: Mapping[str, tuple[float, float]]
     bound: Mapping[str, float]
     fitted: Errors
     shapes: Errors
@@ -80,16 +78,16 @@ def shown(errors: Errors) -> str:
 def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], fixed: Coefficients) -> Fit:
     """Fit unknown coefficients beside given ones."""
     values = _solve(predict, samples, unknowns, fixed)
-    by_shape, shape_fits = _left_out(predict, samples, unknowns, fixed, np.arange(len(samples), dtype=float))
-    by_group, group_fits = _left_out(predict, samples, unknowns, fixed, samples.groups)
-    fits = {key: [of[key] for of in (*shape_fits, *group_fits)] for key in unknowns}
-    ranges = {key: (min(of), max(of)) for key, of in fits.items()}
+    by_shape, by_group = (
+        _left_out(predict, samples, unknowns, fixed, order)
+        for order in (np.arange(len(samples), dtype=float), samples.groups)
+    )
     rests = [key for key, (_, most) in unknowns.items() if values[key] > AT_BOUND * most]
     unbound = {key: (start, NO_BOUND) for key, (start, _) in unknowns.items()}
     free = _solve(predict, samples, unbound, fixed) if rests else {}
     bound = {key: free[key] for key in rests}
     fitted = Errors(samples.seconds, predict({**fixed, **values}, samples))
-    return Fit(values, fixed, ranges, bound, fitted, by_shape, by_group)
+    return Fit(values, fixed, bound, fitted, by_shape, by_group)
 
 
 def _left_out(
@@ -98,16 +96,16 @@ def _left_out(
     unknowns: Mapping[str, Unknown],
     fixed: Coefficients,
     order: FloatArray,
-) -> tuple[Errors, list[dict[str, float]]]:
-    """Errors of each sample by a fit without its fold, and the coefficients of these fits; none with only one fold."""
-    predicted, fits = np.full(len(samples), np.nan), list[dict[str, float]]()
+) -> Errors:
+    """Errors of each sample by a fit without its fold; none with only one fold."""
+    predicted = np.full(len(samples), np.nan)
     for fold in range(FOLDS):
         out = order % FOLDS == fold
         if out.any() and not out.all():
-            fits.append(_solve(predict, samples.at(~out), unknowns, fixed))
-            predicted[out] = predict({**fixed, **fits[-1]}, samples.at(out))
+            values = _solve(predict, samples.at(~out), unknowns, fixed)
+            predicted[out] = predict({**fixed, **values}, samples.at(out))
     seen = ~np.isnan(predicted)
-    return Errors(samples.seconds[seen], predicted[seen]), fits
+    return Errors(samples.seconds[seen], predicted[seen])
 
 
 def _solve(

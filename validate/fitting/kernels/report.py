@@ -219,23 +219,11 @@ def with_laws(path: Path, text: str) -> str:
 def _rows(builder: Builder, names: Sequence[str]) -> Iterator[list[str]]:
     for name in names:
         for kind, each in builder.classes(name).items():
-            yield [name, kind, *_errors(each), _coefficients(each)]
-
-
-def _errors(each: Coefficients) -> list[str]:
-    if each.fit is None:
-        return ["", "", "", ""]
-    fit = each.fit
-    return [str(len(fit.shapes)), *(_pair(errors) for errors in (fit.fitted, fit.shapes, fit.groups))]
+            errors = [""] * 4
+            if fit := each.fit:
+                errors = [str(len(fit.shapes)), *map(_pair, (fit.fitted, fit.shapes, fit.groups))]
+            yield [name, kind, *errors, ", ".join(f"{key} {value:.4g}" for key, value in each.values.items())]
 
 
 def _pair(errors: Errors) -> str:
     return f"{100 * errors.median:.1f} / {100 * errors.tail:.1f} %" if errors else ""
-
-
-def _coefficients(each: Coefficients) -> str:
-    ranges = each.fit.ranges if each.fit else {}
-    return ", ".join(
-        f"{key} {value:.4g}" + (f" ({ranges[key][0]:.3g} to {ranges[key][1]:.3g})" if key in ranges else "")
-        for key, value in each.values.items()
-    )

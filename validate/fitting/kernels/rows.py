@@ -59,7 +59,8 @@ def _select(folder: Path, name: str, prefixes: Sequence[str], needed: Sequence[s
     return chosen
 
 
-def _samples(frame: pd.DataFrame, shape: Sequence[str], group: Sequence[str]) -> Samples:
+def samples_of(frame: pd.DataFrame, shape: Sequence[str], group: Sequence[str]) -> Samples:
+    """Each shape of a table once, by its columns, and the columns that tell groups apart."""
     once = frame.groupby(list(shape), as_index=False).latency_us.median()
     columns = tuple(once[column].to_numpy(float) for column in shape)
     groups = np.asarray(once.groupby(list(group)).ngroup(), dtype=float)
@@ -81,7 +82,7 @@ def products(folder: Path, prefix: str, part: KernelPart | None = None) -> Sampl
     frame = _select(folder, "gemm.csv", [prefix], ["m", "n", "k"])
     if part is not None:
         frame = frame[frame.layout.map(LAYOUTS) == part]
-    return _samples(frame, ["m", "n", "k"], ["n", "k"])
+    return samples_of(frame, ["m", "n", "k"], ["n", "k"])
 
 
 def attention(folder: Path, prefixes: Sequence[str], direction: str = "fwd") -> Samples:
@@ -94,7 +95,7 @@ def attention(folder: Path, prefixes: Sequence[str], direction: str = "fwd") -> 
     frame = _select(folder, "attention.csv", prefixes, shape)
     frame = frame[(frame["pass"] == direction) & (frame.head_dim <= LARGEST_HEAD)]
     frame = frame[(frame.seq_q >= frame.seq_kv) | (frame.seq_q >= FEWEST_QUERIES)]
-    return _samples(frame, shape, ["heads", "kv_heads", "head_dim", "causal"])
+    return samples_of(frame, shape, ["heads", "kv_heads", "head_dim", "causal"])
 
 
 def convolutions(folder: Path, prefix: str, part: KernelPart) -> Samples:
@@ -107,7 +108,7 @@ def convolutions(folder: Path, prefix: str, part: KernelPart) -> Samples:
     out_w = frame.w + 2 * frame.pad_w - frame.kw + 1
     m, n, k = frame.batch * out_h * out_w, frame.c_out, frame.c_in * frame.kh * frame.kw
     moved = 2 * (frame.batch * frame.c_in * frame.h * frame.w + m * n + k * n)
-    return _samples(frame.assign(m=m, n=n, k=k, moved=moved), ["m", "n", "k", "moved"], ["n", "k"])
+    return samples_of(frame.assign(m=m, n=n, k=k, moved=moved), ["m", "n", "k", "moved"], ["n", "k"])
 
 
 def memory(folder: Path, prefix: str, operation: str, device: str | None = None) -> pd.DataFrame:
