@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sim
 from profiles.errors import InputError
-from sim.serving.fleet import PARTS, Pool, Replay, Service, Setup
+from sim.serving.fleet import PARTS, Plan, Pool, Replay, Service
 from strategies.degrees import least_degrees
 from strategies.policy import ElasticPolicy, Job, Policy, Run, Shape, Times
 from strategies.registry import policies
@@ -49,7 +49,7 @@ def replay(policy, requests, replicas=(1,), service=None, *, pools=None, **setup
     """Return the log of a run: policies by name or as they are."""
     policy = policies()[policy]() if isinstance(policy, str) else policy
     jobs = [Job(k, at, shape, at + slo_s) for k, (at, shape, slo_s) in enumerate(requests)]
-    setup = Setup(pools or (Pool(replicas),), policy, **{"degrees": (1, 2, 4), **setup})
+    setup = Plan(pools or (Pool(replicas),), policy, **{"degrees": (1, 2, 4), **setup})
     return Replay(setup, jobs, service or Seconds(), recorded=True).run()
 
 

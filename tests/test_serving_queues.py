@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from sim.serving.fleet import Pool, Replay, Service, Setup
+from sim.serving.fleet import Plan, Pool, Replay, Service
 from sim.serving.load import Kind, Load
 from sim.serving.outcomes import interval_of_p99
 from strategies.policy import Shape, Times
@@ -40,7 +40,7 @@ def serve(law, rate, servers=1, seed=1, **options):
     batched = {key: options.pop(key) for key in ("max_batch", "batch_wait_s") if key in options}
     policy = Batcher() if batched else FirstComeFirstServed()
     load = Load(KINDS, rate, REQUESTS / rate, seed=seed, **options)
-    setup = Setup((Pool((1,) * servers),), policy, **batched)
+    setup = Plan((Pool((1,) * servers),), policy, **batched)
     clients = {"clients": load.clients, "until_s": load.duration_s}
     log_ = Replay(setup, load.jobs(), Drawn(law), **clients, recorded=True).run()
     return sorted(log_.jobs, key=lambda job: job.number), log_

@@ -7,7 +7,7 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.service import Tabled
 from strategies.policy import Shape, Times
@@ -124,7 +124,7 @@ def test_requests_that_move_between_pools_wait_for_the_hand_over():
 
     pools = tuple(Pool((1,), (part,)) for part in ("encode", "denoise", "decode"))
     requests = Load((Kind(1.0, SHAPE),), 1.0, 2.0, "uniform").jobs()
-    (job,) = Replay(Setup(pools, FirstComeFirstServed()), requests, Slow({}, "")).run().jobs
+    (job,) = Replay(Plan(pools, FirstComeFirstServed()), requests, Slow({}, "")).run().jobs
     assert job.end_s - job.arrival_s == pytest.approx(1.0 + 0.5 + 2.0 + 0.5 + 3.0)
 
 

@@ -15,7 +15,8 @@ from sim.report.numbers import rounded, sample_words
 from sim.report.page import page_text, provenance, write_page
 from sim.report.results import command_of, origin_lines
 from sim.serving.answers import TOLD, Serving
-from sim.serving.outcomes import Outcome, Plan, interval_of_p99
+from sim.serving.fleet import Plan
+from sim.serving.outcomes import Outcome, interval_of_p99
 
 MOST_ROWS: Final = 10
 """Rows of the table of plans; the best of each policy and of each cluster stands there in any case."""

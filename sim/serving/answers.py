@@ -10,8 +10,9 @@ import numpy as np
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
+from sim.serving.fleet import Plan
 from sim.serving.options import ServingOptions
-from sim.serving.outcomes import STUDENT, Outcome, Plan
+from sim.serving.outcomes import STUDENT, Outcome
 from sim.serving.serve import EXACT, Question
 
 if TYPE_CHECKING:

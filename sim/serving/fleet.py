@@ -2,18 +2,20 @@
 
 from abc import ABC, abstractmethod
 from bisect import insort
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import count
+from itertools import accumulate, count, pairwise, product
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import simpy
 
 from profiles.errors import InfeasibleError, InputError
-from strategies.policy import ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
+from profiles.mappings import FrozenMapping
+from strategies.policy import AnyPolicy, ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
 
 PARTS: Final = ("encode", "denoise", "decode")
@@ -61,7 +63,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class Plan:
     """A fleet and how it is run.
 
     Attributes:
@@ -72,25 +74,69 @@ class Setup:
         batch_wait_s: seconds that the first of a batch waits for others.
         degrees: GPUs on which an elastic policy may run one request.
         loading_s: seconds from the start until replicas have loaded the model, before which nothing runs.
+        size: GPUs of each of as many replicas as there is room for; or of each of some that are given.
+        cluster: its name; empty where service times are from a table.
+        strategy: sampler of its largest replicas; ``parameters`` are its own.
+        degree: GPUs of its largest replicas; of elastic ones the most that a request may get.
     """
 
     pools: tuple[Pool, ...]
-    policy: Policy | ElasticPolicy
+    policy: AnyPolicy
     dispatch: str = "shared"
     max_batch: int = 1
     batch_wait_s: float = 0.0
     degrees: tuple[int, ...] = (1,)
     loading_s: float = 0.0
+    size: int | tuple[int, ...] = 1
+    cluster: str = ""
+    strategy: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    degree: int = 1
 
     @property
     def gpus(self) -> int:
-        """GPUs of all pools."""
+        """GPUs of all pools, which are paid for."""
         return sum(pool.gpus for pool in self.pools)
 
     @property
     def elastic(self) -> bool:
         """Whether the policy gives each request as many GPUs as it likes."""
         return isinstance(self.policy, ElasticPolicy)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """GPUs of each replica that denoises; of elastic ones of each node."""
+        return next(pool.replicas for pool in self.pools if "denoise" in pool.parts)
+
+    @property
+    def replicas(self) -> str:
+        """Its name: 4x2 are four replicas of two GPUs."""
+        each = "+".join(f"{number}x{of}" for of, number in Counter(self.sizes).items())
+        return f"{sum(self.sizes)} elastic" if self.elastic else each
+
+    @property
+    def stages(self) -> Mapping[str, int]:
+        """GPUs of each stage; none where all stages share them."""
+        return {} if len(self.pools) == 1 else {f"{of.parts[0]}r": of.gpus for of in self.pools}
+
+    @property
+    def rule(self) -> str:
+        """Name of its policy, and the parameters that differ from their defaults."""
+        values = {item: getattr(self.policy, item.name) for item in fields(self.policy)}  # type: ignore[arg-type]
+        return " ".join(
+            [self.policy.name, *(f"{of.name} {x}" for of, x in values.items() if x != of.default)]
+        )
+
+    @property
+    def rule_and_cap(self) -> str:
+        """Its policy with the batch cap, where it forms batches."""
+        return f"{self.rule} {self.max_batch}" if self.max_batch > 1 else self.rule
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan under its public keys."""
+        row = {name: getattr(self, name) for name in ("replicas", "strategy", "max_batch", "cluster", "gpus")}
+        row |= {"parameters": dict(self.parameters), "policy": self.rule, "pools": self.stages}
+        return {key: value for key, value in row.items() if value or key == "parameters"}
 
 
 @dataclass(slots=True)
@@ -110,18 +156,18 @@ class TooManyMissedError(Exception):
 class _Station(Fleet):
     """A pool at work."""
 
-    def __init__(self, replay: "Replay", number: int, setup: Setup) -> None:
+    def __init__(self, replay: "Replay", number: int, plan: Plan) -> None:
         self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
-        self.parts = setup.pools[number].parts
+        self.parts = plan.pools[number].parts
         self.whole = self.parts == PARTS
         self.as_is = self.whole and replay.scale == 1
-        self.service, self.degrees = replay.service.of(self.parts), setup.degrees
-        self.known: dict[Shape, Mapping[int, Times]] = {}
+        self.service, self.degrees = replay.service.of(self.parts), plan.degrees
+        self.known: dict[Shape, dict[int, Times]] = {}
         self.moves: dict[tuple[int, Shape], float] = {}
         self.policy: Policy | ElasticPolicy = FirstComeFirstServed()
         if "denoise" in self.parts:
-            self.policy, self.max_batch = setup.policy, setup.max_batch
-            self.batch_wait_s = setup.batch_wait_s
+            self.policy, self.max_batch = plan.policy, plan.max_batch
+            self.batch_wait_s = plan.batch_wait_s
 
     @property
     def now(self) -> float:
@@ -138,14 +184,13 @@ class _Station(Fleet):
 
     def choices(self, shape: Shape) -> Mapping[int, Times]:
         """Return the seconds of a request of a shape by degree, the lowest first, where it fits."""
-        if shape not in self.known:
-            self.known[shape] = dict(self._choices(shape))
-        return self.known[shape]
-
-    def _choices(self, shape: Shape) -> Iterator[tuple[int, Times]]:
-        for gpus in self.degrees:
-            with suppress(InfeasibleError):
-                yield gpus, self.times(gpus, shape)
+        known = self.known.get(shape)
+        if known is None:
+            known = self.known[shape] = {}
+            for gpus in self.degrees:
+                with suppress(InfeasibleError):
+                    known[gpus] = self.times(gpus, shape)
+        return known
 
     def move_s(self, gpus: int, shape: Shape) -> float:
         """Seconds until a request that moves to so many GPUs goes on: those of its latents.
@@ -159,17 +204,16 @@ class _Station(Fleet):
 
     def seconds(self, run: Run, gpus: int) -> float:
         """Seconds of a run: encoders of those that are fresh, its steps, and the decoder of those that end."""
-        first = run.jobs[0]
-        batch = len(run.jobs)
-        if batch == 1:
-            times = self.times(gpus, first.shape)
-            fresh, ends = first.fresh or not self.whole, first.steps_left <= run.steps
-            return times.encode_s * fresh + run.steps * times.step_s + times.decode_s * ends
-        times = self.times(gpus, first.shape, batch)
-        begins = sum(job.fresh for job in run.jobs)
+        shape, batch = run.jobs[0].shape, len(run.jobs)
+        times = self.times(gpus, shape, batch)
+        begins = sum(job.fresh for job in run.jobs) if self.whole else batch
         ending = sum(job.steps_left <= run.steps for job in run.jobs)
-        encode_s = self.times(gpus, first.shape, begins).encode_s if begins else 0.0
-        decode_s = self.times(gpus, first.shape, ending).decode_s if ending else 0.0
+        encode_s = (times if begins == batch else self.times(gpus, shape, begins or 1)).encode_s * (
+            begins > 0
+        )
+        decode_s = (times if ending == batch else self.times(gpus, shape, ending or 1)).decode_s * (
+            ending > 0
+        )
         return encode_s + run.steps * times.step_s + decode_s
 
     def take(self, run: Run, queue: list[Job]) -> None:
@@ -220,15 +264,12 @@ class _Fixed(_Station):
 
     policy: Policy
 
-    def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
-        super().__init__(replay, number, setup)
-        starts = [first_gpu]
-        for gpus in setup.pools[number].replicas:
-            starts.append(starts[-1] + gpus)
-        self.replicas = [Replica(k, gpus) for k, gpus in enumerate(setup.pools[number].replicas)]
-        self.gpus = [range(start, start + of.gpus) for start, of in zip(starts, self.replicas, strict=False)]
-        shared = setup.dispatch == "shared"
-        self.dispatch = setup.dispatch
+    def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
+        super().__init__(replay, number, plan)
+        self.replicas = [Replica(k, gpus) for k, gpus in enumerate(plan.pools[number].replicas)]
+        ends = accumulate((of.gpus for of in self.replicas), initial=first_gpu)
+        self.gpus = [range(*ends) for ends in pairwise(ends)]
+        self.dispatch, shared = plan.dispatch, plan.dispatch == "shared"
         self.queues: list[list[Job]] = [[]] if shared else [[] for _ in self.replicas]
         self.idle: list[list[Replica]] = [[*self.replicas]] if shared else [[of] for of in self.replicas]
         self.loads = [0] * len(self.queues)
@@ -292,36 +333,17 @@ class _Fixed(_Station):
         self._feed(at)
 
 
-@dataclass(slots=True)
-class _Node:
-    """GPUs that are neighbours, and which of them are idle."""
-
-    gpus: range
-    idle: set[int]
-
-    def take(self, gpus: int, last: object) -> tuple[int, ...] | None:
-        """Take so many idle GPUs, those of the last run or aligned ones; None where there are none."""
-        if len(self.idle) < gpus:
-            return None
-        starts = range(self.gpus.start, self.gpus.stop - gpus + 1, gpus)
-        for block in (last, *(tuple(range(start, start + gpus)) for start in starts)):
-            if isinstance(block, tuple) and len(block) == gpus and self.idle.issuperset(block):
-                self.idle.difference_update(block)
-                return block
-        return None
-
-
 class _Elastic(_Station):
     """GPUs of nodes, of which a policy gives each request as many as it likes; aligned, so that they are neighbours."""
 
     policy: ElasticPolicy
 
-    def __init__(self, replay: "Replay", number: int, setup: Setup, first_gpu: int) -> None:
-        super().__init__(replay, number, setup)
-        self.nodes: list[_Node] = []
-        for size in setup.pools[number].replicas:
+    def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
+        super().__init__(replay, number, plan)
+        self.nodes: list[tuple[range, set[int]]] = []  # GPUs that are neighbours, and which of them are idle
+        for size in plan.pools[number].replicas:
             gpus = range(first_gpu, first_gpu + size)
-            self.nodes.append(_Node(gpus, set(gpus)))
+            self.nodes.append((gpus, set(gpus)))
             first_gpu += size
         self.queue: list[Job] = []
         self.queues = [self.queue]
@@ -348,7 +370,7 @@ class _Elastic(_Station):
 
     def _divide(self) -> None:
         self.tick, self.began_s = None, self.env.now
-        free = sum(len(node.idle) for node in self.nodes)
+        free = sum(len(idle) for _, idle in self.nodes)
         if not self.queue or not free:
             return
         runs = self.policy.divide(self.queue, free, self)
@@ -376,20 +398,21 @@ class _Elastic(_Station):
         return -run.gpus, not (isinstance(last, tuple) and len(last) == run.gpus)
 
     def _block(self, run: Run) -> tuple[int, ...] | None:
-        """Take idle GPUs of one node for a run; None where there are none."""
-        job = run.jobs[0]
-        sizes = [gpus for gpus in reversed([*self.choices(job.shape)]) if gpus <= run.gpus]
-        stays = job.place[0] if isinstance(job.place, tuple) else -1
-        nodes = sorted(self.nodes, key=lambda node: (stays not in node.gpus, len(node.idle)))
-        for gpus in (run.gpus,) if self.policy.strict else sizes:
-            for node in nodes:
-                if block := node.take(gpus, job.place):
+        """Take idle GPUs of one node for a run, those of its last or aligned ones; None where there are none."""
+        last = run.jobs[0].place if isinstance(run.jobs[0].place, tuple) else ()
+        sizes = [gpus for gpus in reversed([*self.choices(run.jobs[0].shape)]) if gpus <= run.gpus]
+        nodes = sorted(self.nodes, key=lambda node: (not {*last}.intersection(node[0]), len(node[1])))
+        for size, (gpus, idle) in product((run.gpus,) if self.policy.strict else sizes, nodes):
+            starts = range(gpus.start, gpus.stop - size + 1, size) if len(idle) >= size else ()
+            for block in (last, *(tuple(range(start, start + size)) for start in starts)):
+                if len(block) == size and idle.issuperset(block):
+                    idle.difference_update(block)
                     return block
         return None
 
     def _end(self, run: Run, block: tuple[int, ...], _: simpy.Event) -> None:
         self.running -= 1
-        next(node for node in self.nodes if block[0] in node.gpus).idle.update(block)
+        next(idle for gpus, idle in self.nodes if block[0] in gpus).update(block)
         for job in self.ended(run):
             insort(self.queue, job, key=lambda of: of.number)
         if self.queue:
@@ -400,7 +423,7 @@ class Replay:
     """One run of a fleet under some requests; ``run`` gives its log.
 
     Args:
-        setup: the fleet.
+        plan: the fleet.
         jobs: requests in the order of their arrival.
         service: how long things take; all of it times ``scale``.
         clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.
@@ -410,7 +433,7 @@ class Replay:
 
     def __init__(
         self,
-        setup: Setup,
+        plan: Plan,
         jobs: Iterable[Job],
         service: Service,
         *,
@@ -421,15 +444,15 @@ class Replay:
         may_miss: float = inf,
         counted_from_s: float = 0.0,
     ) -> None:
-        self.env, self.log, self.setup, self.service = simpy.Environment(), Log(), setup, service
+        self.env, self.log, self.plan, self.service = simpy.Environment(), Log(), plan, service
         self.scale, self.recorded, self.until_s = scale, recorded, until_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
         self.stations: list[_Fixed | _Elastic] = []
         first_gpu = 0
-        for number, pool in enumerate(setup.pools):
-            elastic = setup.elastic and "denoise" in pool.parts
-            self.stations.append((_Elastic if elastic else _Fixed)(self, number, setup, first_gpu))
+        for number, pool in enumerate(plan.pools):
+            elastic = plan.elastic and "denoise" in pool.parts
+            self.stations.append((_Elastic if elastic else _Fixed)(self, number, plan, first_gpu))
             first_gpu += pool.gpus
         self.waiting = iter(jobs)
         self.clients, self.may_miss, self.counted_from_s = clients, may_miss, counted_from_s
@@ -448,7 +471,7 @@ class Replay:
             self.env.process(self._arrive())
         self.env.run()
         if left := sum(len(queue) for station in self.stations for queue in station.queues):
-            words = f"`policy` {self.setup.policy.name} leaves requests waiting on idle GPUs for ever"
+            words = f"`policy` {self.plan.policy.name} leaves requests waiting on idle GPUs for ever"
             raise InputError(f"{words}: {left} of {left + len(self.log.jobs)}")
         self.log.end_s = float(self.env.now)
         return self.log
@@ -456,8 +479,8 @@ class Replay:
     def _arrive(self) -> Generator[simpy.Event]:
         env, submit = self.env, self.stations[0].submit
         for job in self.waiting:
-            if max(job.arrival_s, self.setup.loading_s) > env.now:
-                yield env.timeout(max(job.arrival_s, self.setup.loading_s) - env.now)
+            if max(job.arrival_s, self.plan.loading_s) > env.now:
+                yield env.timeout(max(job.arrival_s, self.plan.loading_s) - env.now)
             submit(job)
 
     def _ask_next(self) -> None:

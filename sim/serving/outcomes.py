@@ -1,15 +1,12 @@
 """Outcomes of serving: what a plan gave under a load, as its users and its owner see it."""
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
 import numpy as np
 
-from profiles.mappings import FrozenMapping
-from sim.serving.fleet import Log, Setup
+from sim.serving.fleet import Log, Plan
 
 BATCHES: Final = 3
 """Batches of consecutive requests by which an interval is found, at most; shorter ones are not independent."""
@@ -17,59 +14,6 @@ LEAST_OF_BATCH: Final = 100
 """Requests of such a batch: a p99 of fewer is their slowest."""
 STUDENT: Final = (12.71, 4.30, 3.18, 2.78)
 """Quantiles of Student's distribution, 97.5 %, for 1 to 4 degrees of freedom."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan(Setup):
-    """A fleet and how it is run, as it was chosen.
-
-    Attributes:
-        size: GPUs of each of as many replicas as there is room for; or of each of some that are given.
-        cluster: its name; empty where service times are from a table.
-        strategy: sampler of its largest replicas; ``parameters`` are its own.
-        degree: GPUs of its largest replicas; of elastic ones the most that a request may get.
-    """
-
-    size: int | tuple[int, ...] = 1
-    cluster: str = ""
-    strategy: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=FrozenMapping)
-    degree: int = 1
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """GPUs of each replica that denoises; of elastic ones of each node."""
-        return next(pool.replicas for pool in self.pools if "denoise" in pool.parts)
-
-    @property
-    def replicas(self) -> str:
-        """Its name: 4x2 are four replicas of two GPUs."""
-        each = "+".join(f"{number}x{of}" for of, number in Counter(self.sizes).items())
-        return f"{sum(self.sizes)} elastic" if self.elastic else each
-
-    @property
-    def stages(self) -> Mapping[str, int]:
-        """GPUs of each stage; none where all stages share them."""
-        return {} if len(self.pools) == 1 else {f"{of.parts[0]}r": of.gpus for of in self.pools}
-
-    @property
-    def rule(self) -> str:
-        """Name of its policy, and the parameters that differ from their defaults."""
-        values = {item: getattr(self.policy, item.name) for item in fields(self.policy)}  # type: ignore[arg-type]
-        return " ".join(
-            [self.policy.name, *(f"{of.name} {x}" for of, x in values.items() if x != of.default)]
-        )
-
-    @property
-    def rule_and_cap(self) -> str:
-        """Its policy with the batch cap, where it forms batches."""
-        return f"{self.rule} {self.max_batch}" if self.max_batch > 1 else self.rule
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan under its public keys."""
-        row = {name: getattr(self, name) for name in ("replicas", "strategy", "max_batch", "cluster", "gpus")}
-        row |= {"parameters": dict(self.parameters), "policy": self.rule, "pools": self.stages}
-        return {key: value for key, value in row.items() if value or key == "parameters"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
-from sim.serving.fleet import PARTS, Pool, Replay, TooManyMissedError
+from sim.serving.fleet import PARTS, Plan, Pool, Replay, TooManyMissedError
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import REQUESTS, ServingOptions
-from sim.serving.outcomes import Outcome, Plan
+from sim.serving.outcomes import Outcome
 from sim.serving.service import Site
 from strategies.policy import AnyPolicy, ElasticPolicy, Job, Shape
 

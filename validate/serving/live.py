@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.errors import InputError
-from sim.serving.fleet import Pool, Replay, Service, Setup
+from sim.serving.fleet import Plan, Pool, Replay, Service
 from sim.serving.load import Kind, Load
 from strategies.policy import Job, Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
@@ -144,7 +144,7 @@ class Recorded(Service):
 def replayed(asked: list[Asked], workers: int) -> list[float]:
     """Latencies of the same requests in simulation."""
     jobs = [Job(number, of.sent_s, Shape(number + 1, 1, 1, 1)) for number, of in enumerate(asked)]
-    setup = Setup((Pool((1,) * workers),), FirstComeFirstServed())
+    setup = Plan((Pool((1,) * workers),), FirstComeFirstServed())
     done = Replay(setup, jobs, Recorded(asked)).run().jobs
     return [job.end_s - job.arrival_s for job in done]
 

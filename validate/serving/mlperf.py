@@ -21,7 +21,7 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
-from sim.serving.fleet import Pool, Replay, Service, Setup
+from sim.serving.fleet import Plan, Pool, Replay, Service
 from sim.serving.load import Kind, Load, Trace
 from strategies.policy import Shape, Times
 from strategies.serving.batcher import Batcher
@@ -117,7 +117,7 @@ class ServerRun(NamedTuple):
         most = 1 if "L40S" in self.gpu else MOST
         engine = Engine(slower * self.gpus * most / self.offline_per_s, most, fixed)
         limit_s = LIMITS_S[self.gpus >= NODE] if most > 1 else 0.0
-        setup = Setup((Pool((1,) * self.gpus),), Batcher(), dispatch, most, limit_s)
+        setup = Plan((Pool((1,) * self.gpus),), Batcher(), dispatch, most, limit_s)
         done = Replay(setup, load.jobs(), engine).run().jobs
         return np.percentile([job.end_s - job.arrival_s for job in done], PERCENTS)
 

@@ -20,7 +20,7 @@ import numpy as np
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
 from sim import api
-from sim.serving.fleet import Pool, Replay, Setup
+from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load
 from sim.serving.service import Simulated
 from strategies.policy import Shape
@@ -76,7 +76,7 @@ def service(place: Place) -> Simulated:
 def drawn(place: Place) -> np.ndarray:
     """Makespan, mean and p95 in seconds of a hundred prompts of the mix from eight clients, a row for each draw."""
     kinds = tuple(Kind(share, Shape(side, side, 1, steps)) for share, side, steps in MIX)
-    setup, rows = Setup((Pool((1,)),), FirstComeFirstServed()), []
+    setup, rows = Plan((Pool((1,)),), FirstComeFirstServed()), []
     for seed in range(DRAWS):
         jobs = islice(Load(kinds, PROMPTS, 1.0, f"closed:{CLIENTS}", seed).jobs(), PROMPTS)
         log = Replay(setup, jobs, service(place), clients=CLIENTS).run()
