@@ -15,7 +15,7 @@ from making import FREE, make_cluster, make_link
 import sim
 from profiles.errors import InfeasibleError
 from sim.explore.sweep import TOP, objectives
-from sim.outcomes.runs import bound, least_memory_bytes
+from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes
 from sim.replay import ways
 from strategies.registry import strategies_of
 from validate.equal_blocks import equal_blocks_transformer
@@ -182,6 +182,7 @@ def test_a_point_keeps_to_its_bounds(make, asked, name, data):
     found = measured(scenario, point)
     for ordered in (False, True):
         assert bound(point, scenario, ordered=ordered) <= found.duration_s * ROUNDING
+    assert coarse_bound(point, scenario) <= found.duration_s * ROUNDING
     assert least_memory_bytes(point, scenario) <= found.peak_memory_bytes * ROUNDING
     held = max(job.strategy.held_bytes(job.scenario) for job in point.jobs(scenario))
     assert held <= found.peak_memory_bytes * ROUNDING

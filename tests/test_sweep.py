@@ -168,7 +168,7 @@ def test_outcomes_found_ahead_are_not_taken_for_bounds(scenario):
     with ThreadPoolExecutor(1) as executor, Workers[tuple[str, Answers]](scenario, 2, executor) as workers:
         cache = Cache(workers, None)
         cache.answer((REPLAY, first), iter([(REPLAY, second)]))
-        bounds = dict(cache.bounds([[third]]))
+        bounds = dict(cache.bounds([[third]], [inf]))
         outcome = cache.answer((REPLAY, second), iter(()))
     assert bounds == {third: bounds_of(third, scenario)}
     assert outcome.iteration_s == run_point(second.strategy, scenario).iteration_s

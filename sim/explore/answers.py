@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final
 
 from profiles.errors import DeadlockError, InfeasibleError
@@ -11,6 +12,7 @@ from sim.outcomes.results import OUT_OF_MEMORY, Result, lacking_words
 from sim.outcomes.runs import (
     bound,
     check_held_memory,
+    coarse_bound,
     held_bytes,
     least_memory_bytes,
     parameters_of,
@@ -37,10 +39,14 @@ BOUNDS, ORDER, REPLAY = "bounds", "order", "replay"
 """Kinds of answers: bounds for any order, bounds for its own order, and the outcome of a simulation."""
 
 
-def bounds_of(candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False) -> Answer:
-    """Return the bounds of a point, or the reason why it does not exist."""
+def bounds_of(
+    candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False, limit_s: float = inf
+) -> Answer:
+    """Return the bounds of a point, or the reason why it does not exist; coarse ones where they exceed a limit."""
     there = candidate.at(scenario)
     try:
+        if limit_s < inf and (least_s := coarse_bound(candidate.strategy, there)) > limit_s:
+            return Bounds(least_s, 0.0)
         least_bytes = (held_bytes if ordered else least_memory_bytes)(candidate.strategy, there)
         lacks = there.room_bytes is not None and least_bytes > there.room_bytes
         return Bounds(0.0 if lacks else bound(candidate.strategy, there, ordered=ordered), least_bytes)
@@ -73,9 +79,12 @@ ANSWERS: Final[Mapping[str, Callable[[Candidate, AnyScenario], Answer]]] = {
 }
 
 
-def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
-    """Return a kind of answers, and these answers about points."""
-    return kind, {candidate: ANSWERS[kind](candidate, scenario) for candidate in candidates}
+def answer_all(
+    kind: str, candidates: Sequence[Candidate], limit_s: float, scenario: AnyScenario
+) -> tuple[str, Answers]:
+    """Return a kind of answers, and these answers about points; bounds are coarse where they exceed a limit."""
+    answer = partial(bounds_of, limit_s=limit_s) if kind == BOUNDS else ANSWERS[kind]
+    return kind, {candidate: answer(candidate, scenario) for candidate in candidates}
 
 
 def take_answer(point: Point, answer: Answer, scenario: AnyScenario) -> None:

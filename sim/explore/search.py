@@ -33,7 +33,7 @@ from sim.explore.answers import (
     answer_all,
     take_answer,
 )
-from sim.explore.choices import contender
+from sim.explore.choices import SLACK, contender
 from sim.explore.legality import refusal
 from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
@@ -85,7 +85,7 @@ def run_sweep(
         fresh = sweep.points
         try:
             while fresh:
-                _bound(sweep, [point for point in fresh if not point.reached], cache, report)
+                _bound(sweep, [of for of in fresh if not of.reached], [*sweep.points, *again], cache, report)
                 again += [point for point in fresh if point.checkpointing is not None]
                 if not (fresh := next_reliefs(sweep, again)):
                     _simulate(sweep, [*sweep.points, *again], cache, report)
@@ -95,15 +95,24 @@ def run_sweep(
             sweep.left = [point for point in again if point.status == "bounded"]
 
 
-def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
-    """Bound points, together those of one degree and number of micro-batches, which share most work."""
-    shared = groups(points)
+def _bound(
+    sweep: Sweep, points: list[Point], others: Iterable[Point], cache: "Cache", report: Report
+) -> None:
+    """Bound points, together those of one degree and number of micro-batches, which share most work.
+
+    Where the best of few strategies is wanted, points that others beat whatever their cuts are bounded coarsely.
+    """
+    shared, known = groups(points), Threshold(sweep.objective, sweep.top, sweep.leading)
+    for point in others:
+        known.add(point)
+    by_time = sweep.leading is not None and sweep.objective in ("throughput", "latency")
+    limits_s = [SLACK * max(map(known.limit, group)) if by_time else inf for group in shared]
     same: dict[Candidate, list[Point]] = {}
     for point in chain.from_iterable(shared):
         same.setdefault(point.candidate(sweep.scenario), []).append(point)
     each = [tuple(dict.fromkeys(point.candidate(sweep.scenario) for point in group)) for group in shared]
     done = 0
-    for candidate, bounds in cache.bounds(each):
+    for candidate, bounds in cache.bounds(each, limits_s):
         for point in same[candidate]:
             take_answer(point, bounds, sweep.scenario)
             done += 1
@@ -225,10 +234,12 @@ class Cache:
         self.known: dict[Question, Answer] = {}
         self._requested: set[Question] = set()
 
-    def bounds(self, groups: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
-        """Yield the bounds of all points as they become known; a group is one task."""
-        for group in groups:
-            self._request(BOUNDS, group)
+    def bounds(
+        self, groups: Sequence[Sequence[Candidate]], limits_s: Sequence[float]
+    ) -> Iterator[tuple[Candidate, Answer]]:
+        """Yield the bounds of all points as they become known, coarse ones beyond limits; a group is one task."""
+        for group, limit_s in zip(groups, limits_s, strict=True):
+            self._request(BOUNDS, group, limit_s)
         points = dict.fromkeys(candidate for group in groups for candidate in group)
         answered = [candidate for candidate in points if (BOUNDS, candidate) in self.known]
         yield from ((candidate, self.known[BOUNDS, candidate]) for candidate in answered)
@@ -253,7 +264,7 @@ class Cache:
             self._finished()
         return self.known[question]
 
-    def _request(self, kind: str, candidates: Sequence[Candidate]) -> None:
+    def _request(self, kind: str, candidates: Sequence[Candidate], limit_s: float = inf) -> None:
         """Have answers found out, unless they are known, to the store too, or are being found out."""
         fresh = [candidate for candidate in candidates if (kind, candidate) not in self._requested]
         self._requested.update((kind, candidate) for candidate in fresh)
@@ -261,7 +272,7 @@ class Cache:
             kept = {(kind, candidate): self.store.answer(kind, candidate) for candidate in fresh}
             self.known |= {question: answer for question, answer in kept.items() if answer is not None}
         if unknown := tuple(candidate for candidate in fresh if (kind, candidate) not in self.known):
-            self.workers.submit(partial(answer_all, kind, unknown))
+            self.workers.submit(partial(answer_all, kind, unknown, limit_s))
 
     def _finished(self) -> list[tuple[str, Answers]]:
         """Wait for workers, and return the answers that they found; they are kept."""

@@ -201,11 +201,12 @@ def parallel_calls(workers: int, *calls: Call) -> list[Any]:
     """Return the values of calls, the longest of which come first, from forked processes where there are several.
 
     Args:
-        workers: processes at most; 1, or where processes are not forked, this one makes all calls.
+        workers: 1, or where processes are not forked, this one makes all calls; else each has a process of its own, so
+            that all cores have work until the last is done.
         calls: functions with their arguments; forked processes have them, so only the values travel.
     """
     values: dict[int, Any] = {}
-    with Workers[tuple[int, Any]](calls, max(1, min(workers, len(calls)))) as workforce:
+    with Workers[tuple[int, Any]](calls, len(calls) if workers > 1 else 1) as workforce:
         for number in range(len(calls)):
             workforce.submit(partial(_call_at, number))
         while workforce.open_tasks:

@@ -49,6 +49,11 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False
     return together_s(list(by_job.values()))
 
 
+def coarse_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Return seconds that a point cannot undercut in whatever order and cuts; 0 where its strategy does not know."""
+    return together_s([job.strategy.coarse_bound(job.scenario) for job in strategy.jobs(scenario)])
+
+
 def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Return bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
     return max(job.strategy.least_memory_bytes(job.scenario) for job in strategy.jobs(scenario))

@@ -1,7 +1,4 @@
-"""Changes: the answer of a sweep when one thing of the question changes.
-
-The nearest points are simulated again; where other degrees may be best, all points are.
-"""
+"""Changes: what a sweep answers when one thing of its question changes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -10,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
+from sim.explore.answers import outcome_of, take_answer
 from sim.explore.legality import swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
@@ -22,11 +20,7 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
-"""Strategies whose best points are looked at again; where cost is ranked by those on every number of GPUs."""
-NEAR: Final = 20
-"""Points besides, which come next of those strategies; and as many that lack memory, where a change frees some."""
-SWEPT: Final = 150
-"""Points that may fit, of the most of a sweep that is swept over again: half a second; of more it would take longer."""
+"""Strategies whose best points are tried first, until one fits: what others beat need not be bounded closely."""
 IMAGES: Final = 4
 """Images drawn together in place of one."""
 
@@ -38,14 +32,13 @@ class Change:
     Attributes:
         name: the change in words.
         flags: those that ask for it; empty where none does.
-        strategy: the best of what was simulated again; None where none of it fits.
+        strategy: the best one then; None where none fits.
         speed: samples per second over those of the answer as it is, of all copies where cost is ranked by.
         stays: whether the answer is still of the same strategy.
         tie: whether the answer ties with the new best.
         memory: peak memory over that of the answer as it is.
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
-        exact: whether all points were looked at; else another may be better still.
         fits: whether the answer as it is fits then.
     """
 
@@ -58,17 +51,14 @@ class Change:
     memory: float = 1.0
     num_gpus: int | None = None
     how: str = ""
-    exact: bool = True
     fits: bool = True
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """Return the new answer in words."""
         if self.strategy is None:
-            hint = f"; {self.flags} looks at all" if self.flags else ""
-            return "none fits" if self.exact else f"none of the nearest points fits{hint}"
-        most, least = ("", "") if self.exact else ("at most ", "at least ")
+            return "none fits"
         speed = f"{self.speed:.2f} x the {'throughput' if objective == 'cost' else 'speed'}"
-        speed = f"{most}{self.memory:.2f} x the memory, {speed}" if objective == "memory" else least + speed
+        speed = f"{self.memory:.2f} x the memory, {speed}" if objective == "memory" else speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
         if self.stays:
@@ -86,24 +76,21 @@ class Variation(NamedTuple):
 
     Attributes:
         recomputes: whether checkpointing is changed.
-        frees: whether points may fit then that did not.
-        regrouped: whether other degrees are best then than before.
     """
 
     name: str
     flags: str
     scenario: AnyScenario
     recomputes: bool = False
-    frees: bool = False
-    regrouped: bool = False
 
 
-def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
+def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") -> Iterator[Variation]:
     """Yield the scenario with one thing changed, of those that most often decide.
 
     Args:
         scenario: the scenario of the sweep.
         num_gpus: GPUs of the answer, which decide on the link.
+        checkpointing: of the answer, by default that of the scenario.
     """
     workload: Any = scenario.workload
     cluster = scenario.cluster
@@ -112,13 +99,12 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
         return Variation(name, flags, replace(scenario, workload=replace(workload, **changes)))
 
     if isinstance(scenario, Scenario):
-        recomputed = workload.checkpointing != "none"
+        recomputed = (checkpointing or workload.checkpointing) != "none"
         name, kind = ("no checkpointing", "none") if recomputed else ("checkpointing", "block")
-        checkpointing = changed(name, f"--checkpointing {kind}", checkpointing=kind)
-        yield checkpointing._replace(recomputes=True, frees=not recomputed)
+        yield changed(name, f"--checkpointing {kind}", checkpointing=kind)._replace(recomputes=True)
         if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
             kind = CACHED if workload.frozen == ONLINE else ONLINE
-            yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)._replace(frees=kind == CACHED)
+            yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)
     else:
         if scenario.measured is None:  # which is of one stack
             name = scenario.stack.name
@@ -129,7 +115,7 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
             yield Variation(f"stack {stack}", f"--stack {stack}", other)
         batch = workload.batch_size * IMAGES
         name = f"{batch} {sample_words(scenario)[1]} at once"
-        yield changed(name, f"--batch-size {batch}", batch_size=batch)._replace(regrouped=True)
+        yield changed(name, f"--batch-size {batch}", batch_size=batch)
         if num_gpus > 1 and workload.vae_parallel <= 1 and scenario.included(scenario.decoders):
             name, divided = f"VAE on {num_gpus} GPUs", {"vae_parallel": num_gpus, "vae_tile": None}
             with suppress(InputError):  # nobody counted the kernels of this decoder
@@ -145,70 +131,30 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
     """Return the calls that give the changes of an answer."""
     assert answer.result is not None
-    near, short, scenario = *nearest(sweep, answer), sweep.scenario
-    if isinstance(scenario, Scenario):
-        kind = scenario.workload.checkpointing
-        near, short = (
-            [replace(p, checkpointing=p.checkpointing or kind) for p in of] for of in (near, short)
-        )
-        scenario = scenario.with_options(checkpointing=answer.checkpointing or kind)
-    bare, names = replace(sweep, points=[]), tuple(dict.fromkeys(point.name for point in sweep.points))
-    few = sum(point.reason is None for point in sweep.points) <= SWEPT
-    return [
-        (_regrouped, (one, bare, names, answer))
-        if one.regrouped
-        else (_change, (one, bare, near + short * one.frees))
-        for one in variations(scenario, answer.result.num_gpus)
-        if few or not one.regrouped
-    ]
+    first: dict[str, Point] = {}
+    for point in [answer, *sweep.ranked()]:
+        if point.recommended and point.status == "simulated":
+            first.setdefault(point.name, point)
+    known = [*first.values()][:CONTENDERS]
+    changes = variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or "")
+    return [(_change, (one, sweep, known)) for one in changes]
 
 
-def nearest(sweep: Sweep, answer: Point) -> tuple[list[Point], list[Point]]:
-    """Return the answer, the best of the next strategies and points next to them, and those that lack least memory.
-
-    By cost the best of each strategy is one on every number of GPUs; what lacks memory is of the answer's strategy.
-    """
-    good = [point for point in sweep.ranked() if point.recommended and not point.reason]
-    simulated = (point.name for point in good if point.status == "simulated")
-    names = list(dict.fromkeys([answer.name, *simulated]))[:CONTENDERS]
-    first: dict[object, Point] = {}
-    for point in [answer, *good]:
-        if point.name in names:
-            first.setdefault((point.name, sweep.objective == "cost" and point.num_gpus), point)
-    taken, there = {*map(id, first.values())}, [point for point in sweep.points if point.recommended]
-    others = [p for p in there if p.name in names and p.reason is None and id(p) not in taken]
-    others.sort(key=lambda point: point.least_score(sweep.objective))
-    short = [point for point in there if point.name == answer.name and point.kind == OUT_OF_MEMORY]
-    short.sort(key=lambda point: point.least_memory_bytes)
-    return [*first.values(), *others[:NEAR]], short[:NEAR]
-
-
-def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
-    """Return the change of an answer, the first of some points, by sweeping over these again."""
-    scenario = variation.scenario
-    again = [point.candidate(scenario) for point in points]
-    if variation.recomputes:
-        again = [candidate._replace(checkpointing=None) for candidate in again]
-    fresh = [candidate.point() for candidate in dict.fromkeys(again)]
-    return replace(_swept_change(variation, replace(sweep, relief=()), fresh, points[0]), exact=False)
-
-
-def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
-    """Return the change of an answer by sweeping over all points of the strategies again."""
-    points = swept_points(variation.scenario, names, sweep.held, sweep.runtime)
-    return _swept_change(variation, sweep, points, first)
-
-
-def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], first: Point) -> Change:
-    """Return a change from the answer before it to the best of points after it."""
-    scenario = variation.scenario
-    again, answer = swept(sweep, points, scenario, sweep.objective, (first.name,)), first.candidate(scenario)
+def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Change:
+    """Return the change of the first of some points; what beats the first of them that fits is looked at closely."""
+    scenario, first = variation.scenario, known[0]
+    sweep = replace(sweep, relief=()) if variation.recomputes else sweep
+    names = tuple(dict.fromkeys(point.name for point in sweep.points))
+    points = swept_points(scenario, names, sweep.held, sweep.runtime)
+    _begin(points, known, scenario, relief=bool(sweep.relief))
+    again = swept(sweep, points, scenario, sweep.objective, (first.name,))
     ranked = [point for point in again.ranked() if point.status == "simulated"]
     if (best := again.best_point()) is None:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     same = best if best.name == first.name else next((of for of in ranked if of.name == first.name), None)
     assert first.result is not None and best.result is not None
     stays = best is same
+    answer = first.candidate(scenario)
     return Change(
         variation.name,
         variation.flags,
@@ -221,6 +167,20 @@ def _swept_change(variation: Variation, sweep: Sweep, points: Sequence[Point], f
         how=differing(first.result, best.result) if stays else "",
         fits=not any(p.kind == OUT_OF_MEMORY and p.candidate(scenario) == answer for p in again.points),
     )
+
+
+def _begin(points: list[Point], known: Sequence[Point], scenario: AnyScenario, *, relief: bool) -> None:
+    """Simulate the first of some known points that fits a scenario, if need be with its relief."""
+    there = {point.candidate(scenario): point for point in points if point.strategy is not None}
+    for candidate in (point.candidate(scenario) for point in known):
+        if (point := there.get(candidate._replace(checkpointing=None))) is None:
+            continue
+        take_answer(point, outcome_of(point.candidate(scenario), scenario), scenario)
+        if point.kind == OUT_OF_MEMORY and relief and candidate.checkpointing:
+            points.append(point := candidate.point())
+            take_answer(point, outcome_of(candidate, scenario), scenario)
+        if point.status == "simulated":
+            return
 
 
 def fastest_of(sweep: Sweep) -> Result | None:

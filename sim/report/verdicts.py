@@ -302,10 +302,7 @@ def _short(result: Result) -> dict[str, Any]:
 
 
 def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
-    """Return the verdict of a sweep, with a note; false where no recommended point fits.
-
-    For each of up to three changes the nearest points are looked at again; for more images at once, all points are.
-    """
+    """Return the verdict of a sweep, with a note; false where no recommended point fits."""
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     if (choice := sweep.choice()) is None:
         return NoVerdict(sweep)

@@ -24,6 +24,56 @@ def frozen_s(layout: Layout, position: int = 0) -> float:
     return sum_in_order(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
 
 
+def least_frozen_s(layout: Layout) -> float:
+    """The frozen seconds per device if every layer ran at the local batch that suits it best."""
+    scenario, samples, each = layout.scenario, layout.group_batch, layout.shape.group_size
+
+    def make() -> float:
+        components = [scenario.costs.components[index] for index in scenario.frozen]
+        total = sum(sum(costs.least_forward_s_per_sample(samples)) for costs in components)
+        return total * samples / each
+
+    return scenario.remember(("least frozen", samples, each), make)
+
+
+def uncut_bound(
+    layout: Layout, stages: int, *, chains: int = 1, frozen_first: bool = True, split: bool = False
+) -> float:
+    """Seconds below which no cut of the backbones into so many stages can take.
+
+    The positions share all work. And a chain of V stages that take w_1 to w_V seconds for each of M micro-batches, of
+    which a share s cannot wait, does not end before s (w_1 + ... + w_(j-1)) + M w_j; with w_1 + ... + w_V = W the
+    longest of these is at least s W / (1 - (1 - s/M)^V).
+
+    Args:
+        layout: without cuts.
+        stages: of each chain.
+        chains: among which the micro-batches are divided.
+        frozen_first: as of ``staged_bound``.
+        split: likewise.
+    """
+    scenario, count, degree = layout.scenario, layout.shape.micro_batches, layout.shape.degree
+    backbones, batch, frozen_s = scenario.model.backbones, layout.local_batch, least_frozen_s(layout)
+
+    def make() -> tuple[float, float]:
+        each_s = [forward_s + back_s for forward_s, back_s in map(layout.layer_times, backbones)]
+        waits_s = [scenario.costs.components[one].weight_s(batch) for one in backbones]
+        shares = (part[of > 0] / of[of > 0] for part, of in zip(waits_s, each_s, strict=True))
+        return sum_in_order(float(of.sum()) for of in each_s), 1 - max(
+            float(of.max(initial=0)) for of in shares
+        )
+
+    work_s, share = scenario.remember(("work", batch), make)
+    evenly_s = frozen_s + work_s * count / degree
+    share = share if split else 1.0
+    chain_s = (
+        share * work_s / (1 - (1 - share * chains / count) ** stages)
+        if share and len(backbones) == 1
+        else 0.0
+    )
+    return max(evenly_s, chain_s + frozen_s * frozen_first)
+
+
 def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = False) -> float:
     """Seconds below which no order of a layout can take.
 

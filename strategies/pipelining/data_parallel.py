@@ -92,6 +92,13 @@ class DataParallel(Strategy):
         layout = self.layout(scenario)
         return least_bytes(layout, self.way(layout))
 
+    def coarse_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut: all compute but the optimizer's."""
+        layout = self.layout(scenario)
+        passes_s = (of for cut in layout.cuts for of in layout.layer_times(cut.component))
+        work_s = sum_in_order(float(of.sum()) for of in passes_s)
+        return self.micro_batches * (before_s(layout, layout.stages[:1]) + work_s)
+
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
         layout = self.layout(scenario)

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from profiles.errors import InputError, counted
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import staged_bound, uncut_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.whole import SPLIT, WHOLE, placed, whole
 from strategies.pipelining.cutting import folded
@@ -67,6 +67,11 @@ class OrderedPipeline(Strategy):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario), split=self.split)
+
+    def coarse_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut, for any order and partition."""
+        scenario = sharded(scenario) if self.shape.sharded else scenario
+        return uncut_bound(Layout(scenario, self.shape), len(self.positions()), split=self.split)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""

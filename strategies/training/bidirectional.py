@@ -6,7 +6,7 @@ from typing import Self
 
 from profiles.errors import InfeasibleError
 from strategies.bounds.critical_path import order_bound, two_way_least_memory
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import staged_bound, uncut_bound
 from strategies.orders.chimera import chimera_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import shapes
@@ -59,6 +59,10 @@ class Bidirectional(OrderedPipeline):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario))
+
+    def coarse_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut, for any order and partition."""
+        return uncut_bound(Layout(scenario, self.shape), self.pipeline_degree, chains=2)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""

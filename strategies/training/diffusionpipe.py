@@ -10,7 +10,7 @@ from typing import Self
 
 from profiles.checks import sum_in_order
 from strategies.bounds.critical_path import order_bound, two_way_least_memory
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import least_frozen_s, staged_bound, uncut_bound
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
@@ -105,8 +105,12 @@ class DiffusionPipe(DepthFirstPipeline):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         layout = self.layout(scenario)
-        evenly_s = sum_in_order(_stages_s(layout)) / layout.shape.degree + _least_frozen_s(layout)
+        evenly_s = sum_in_order(_stages_s(layout)) / layout.shape.degree + least_frozen_s(layout)
         return max(staged_bound(layout, frozen_first=False), evenly_s)
+
+    def coarse_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut, for any order and partition."""
+        return uncut_bound(Layout(scenario, self.shape), self.pipeline_degree, frozen_first=False)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""
@@ -143,14 +147,6 @@ def _stages_s(layout: Layout) -> list[float]:
         count * (passes * stage.forward_s + stage.backward_s) + scenario.step_s(trained)
         for stage, trained in zip(layout.stages, layout.trained_parameters, strict=True)
     ]
-
-
-def _least_frozen_s(layout: Layout) -> float:
-    """The frozen seconds per device if every layer ran at the local batch that suits it best."""
-    scenario, samples = layout.scenario, layout.group_batch
-    components = [scenario.costs.components[index] for index in scenario.frozen]
-    total = sum(sum(costs.least_forward_s_per_sample(samples)) for costs in components)
-    return total * samples / layout.shape.group_size
 
 
 def _input_wire_s_per_byte(layout: Layout) -> float:

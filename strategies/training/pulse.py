@@ -12,7 +12,7 @@ from profiles.architectures.components import Component
 from profiles.units import FloatArray
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import staged_bound, uncut_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
@@ -139,6 +139,10 @@ class Pulse(Strategy):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario))
+
+    def coarse_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut, for any order and partition."""
+        return uncut_bound(Layout(scenario, self._shape), 2 * self.waves * self.pipeline_degree)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in the order that was synthesised."""
