@@ -198,12 +198,12 @@ def test_a_trust_names_sources_models_and_sizes_and_tells_pace_from_scaling():
     of = ("sample", "measured", "patches", ("sync-patch",), ("DistriFusion", "xDiT"), ("pixart", "sdxl"))
     trust = Trust(*of, ("1024", "4096"), Errors.of([0.1, -0.2]), Errors(4, 0.0123, 0.2))
     assert str(trust) == (
-        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 1024 to 4096 px); pace of 2"
-        " numbers, too few to judge by; scaling of 4 numbers, median error 1.2%, worst 20%"
+        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 1024 to 4096 px); times: 2"
+        " numbers, too few to judge by; scaling: 4 numbers, median error 1.2%, worst 20%"
     )
     assert Errors.of([0.1, -0.2]) == Errors(2, pytest.approx(0.15), 0.2)
     assert str(replace(trust, sizes=("480P", "720x480"), pace=Errors())).startswith(
-        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 480P, 720x480); scaling of 4"
+        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 480P, 720x480); scaling: 4"
     )
 
 

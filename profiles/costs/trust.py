@@ -106,8 +106,8 @@ class Trust:
         """Sources, models, sizes and errors in words."""
         sizes = f" at {_sizes(self.sizes)}" if self.sizes else ""
         known = f"{counted(len(self.sources), 'source')} ({_names(self.models)}{sizes})"
-        of = {"pace": self.pace, "scaling": self.scaling}
-        return "; ".join((known, *(f"{name} of {errors}" for name, errors in of.items() if errors.numbers)))
+        of = {"times": self.pace, "scaling": self.scaling}
+        return "; ".join((known, *(f"{name}: {errors}" for name, errors in of.items() if errors.numbers)))
 
 
 def _names(names: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     )
     for item in fields(ServingOptions):
         settings = settings_of(item)
-        settings["help"] += f"; there are {mixes}" if item.name == "mix" else ""
+        settings["help"] += f" (shipped: {mixes})" if item.name == "mix" else ""
         group.add_argument(flag_of(item.name), **settings)
     add = parser.add_argument
     add("--json", action="store_true", help="print all plans as JSON, best first")

@@ -35,26 +35,31 @@ class ServingOptions:
     capacity: bool = option(False, "find the highest rate under the SLO", kind=bool, action="store_true")
     arrivals: str = option(
         "poisson", "poisson, uniform, gamma:CV, or closed:N clients who each wait for their image", metavar="PROCESS")
-    mix: str | None = option(None, "classes of requests with shares and SLOs: a name or a TOML file", metavar="FILE")
+    mix: str | None = option(
+        None, "a name, or a TOML file of [[class]] tables: share; optional resolution, frames, steps, guidance, slo",
+        metavar="FILE")
     requests: str | None = option(
         None, "a trace: CSV with arrival_s, height, width, frames, steps; optional guidance, deadline_s, latency_s",
         metavar="FILE")
-    policy: str = option("fcfs,batcher", "with commas; `sim strategies` lists them", metavar="NAMES")
+    policy: str = option(
+        "fcfs,batcher", "with commas: of `sim strategies`; one of your own by sim.serve(policy=...)", metavar="NAMES")
     dispatch: str = option("shared", "one queue, or one for each replica", choices=DISPATCHES)
     replicas: str | None = option(
         None, "replicas x GPUs of each, with commas: 8x1,4x2; 2x4+8x1 mixes (default: powers of two)", metavar="PLANS")
     pools: str | None = option(None, "GPUs of each stage: encoder=1,denoiser=6,decoder=1", metavar="GPUS")
     max_batch: int | None = option(
         None, "requests in one batch (default: 2, 4 and 8 are tried)", kind=int, most=MOST_BATCH, metavar="N")
-    batch_wait: float = option(0.0, "that the first of a batch waits for others", kind=float, metavar="SECONDS")
+    batch_wait: float = option(0.0, "seconds that the first of a batch waits for others", kind=float, metavar="SECONDS")
     duration: float | None = option(
         None, f"simulated seconds (default: those in which {REQUESTS} requests come)", kind=float, metavar="SECONDS")
     loading: float = option(
-        0.0, "in which replicas load the model before they serve; 0: loaded already", kind=float, metavar="SECONDS")
+        0.0, "seconds in which replicas load the model, before they serve (default: 0)", kind=float, metavar="SECONDS")
     seed: int = option(0, "of arrivals and of the mix", kind=int, least=0, metavar="N")
     service: str | None = option(
         None, "measured service times: CSV with height, width, frames, steps, gpus, batch, seconds", metavar="FILE")
-    price: float | str | None = option(None, "dollars a GPU-hour, or a TOML file by cluster", metavar="DOLLARS")
+    price: float | str | None = option(
+        None, "dollars a GPU-hour, or a TOML file with lines such as l20-pcie-8 = 0.9",
+        metavar="DOLLARS")
     objective: str = option("latency", "what plans are ranked by", choices=("latency", "cost"))
     # fmt: on
 
