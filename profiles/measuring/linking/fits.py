@@ -44,7 +44,7 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
     warning = disturbance(measurement.other_cores)
     notes = [warning] if warning else []
     cluster = _ports(measurement, name, device, kind, notes)
-    curves = _collective_curves(measurement.idle())
+    curves = _collective_curves(measurement.samples)
     inside, between = (
         [of for of in curves if (of.group.num_nodes > 1) == across] for across in (False, True)
     )
@@ -80,10 +80,10 @@ def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
 def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: list[str]) -> Cluster:
     """Cluster with its ports' bandwidths; the fixed time of each link still counts as software."""
     slowdowns = [factor for _, factor in measurement.slowdowns]
-    inside, idle = Link("ideal", float("inf"), 0.0, 0.0), measurement.idle()
+    inside, samples = Link("ideal", float("inf"), 0.0, 0.0), measurement.samples
     if measurement.devices_per_node > 1:
-        inside = _link(idle, 1, kind, notes, measurement.devices_per_node)
-    between = _link(idle, 2, "nic", notes) if measurement.num_nodes > 1 else None
+        inside = _link(samples, 1, kind, notes, measurement.devices_per_node)
+    between = _link(samples, 2, "nic", notes) if measurement.num_nodes > 1 else None
     slowdown = max(1.0, median(slowdowns)) if slowdowns else 1.0
     size = measurement.devices_per_node, measurement.num_nodes
     free = Collectives(0.0, FULL_CURVES, FULL)

@@ -4,9 +4,8 @@ Errors are those of rounds to which the file was not fitted; for logs, which hav
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from rich.table import Table
@@ -28,16 +27,15 @@ PAIR_COLUMNS: Final = ("ranks", "nodes", "fixed us", "GB/s", "median error of th
 
 
 def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]) -> None:
-    """Print one row for each operation and group, then the links, the slowdowns and the notes."""
+    """Print one row for each operation and group, then the links and the notes."""
     tables = [_curve_table(measurement, cluster)]
-    if by_pair(measurement.idle()):
+    if by_pair(measurement.samples):
         tables.append(pair_table(measurement, cluster))
-    lines = (judged_line(measurement, cluster), *_beside_lines(measurement), *notes)
-    show(120, *tables, *lines)
+    show(120, *tables, judged_line(measurement, cluster), *notes)
 
 
 def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
-    """Times measured without compute beside, and how far the file's cluster is from them."""
+    """Measured times, and how far the file's cluster is from them."""
     what = "times held back from the fit" if measurement.held_back else "times"
     rows = []
     for (operation, group), samples in by_curve(measurement.judges()).items():
@@ -54,7 +52,7 @@ def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
     """One row for each pair of neighbours: its own fixed time and bandwidth, and the file's error."""
     judges = by_pair(measurement.judges())
     rows = []
-    for pair, samples in by_pair(measurement.idle()).items():
+    for pair, samples in by_pair(measurement.samples).items():
         law, errors = law_of(samples), errors_of(cluster, judges.get(pair, samples))
         rate = f"{1 / law.s_per_unit / GB:.4g}" if law.s_per_unit > 0 else "does not grow"
         cells = [f"{law.fixed_s / MICROSECOND:.4g}", rate, f"{100 * errors.median:.1f} %"]
@@ -69,19 +67,6 @@ def judged_line(measurement: Measurement, cluster: Cluster) -> str:
     if measurement.held_back:
         return f"held back (even rounds; the file is fitted to the odd ones): {summary} times"
     return f"nothing was held back: {summary} times that the file is fitted to"
-
-
-def _beside_lines(measurement: Measurement) -> Iterator[str]:
-    """Lines on how compute and communication slow one another down; the file holds the former alone."""
-    idle = {(sample.curve, sample.size_bytes): sample.seconds for sample in measurement.idle()}
-    slowdowns = dict(measurement.slowdowns)
-    beside = (sample for sample in measurement.samples if sample.beside_compute)
-    for (operation, group), samples in by_curve(beside).items():
-        alone = [(s, idle[s.curve, s.size_bytes]) for s in samples if (s.curve, s.size_bytes) in idle]
-        if alone:
-            factor = median(sample.seconds / seconds for sample, seconds in alone)
-            compute = f", compute {slowdowns[operation]:.2f} times" if operation in slowdowns else ""
-            yield f"{operation} of {group.size} beside compute: takes {factor:.2f} times as long{compute}"
 
 
 def cluster_text(fit: LinkFit, slowdown_measured: bool) -> str:

@@ -26,10 +26,7 @@ from profiles.units import GB, MICROSECOND, FloatArray
 
 PING_PONG: Final = "ping_pong"
 """One message from one device to another: half a round trip. All other operations are those of a cluster file."""
-COLUMNS: Final = (
-    *("operation", "group_size", "num_nodes", "pair", "beside_compute", "held_back"),
-    *("size_bytes", "us"),
-)
+COLUMNS: Final = ("operation", "group_size", "num_nodes", "pair", "held_back", "size_bytes", "us")
 TESTS: Final = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
@@ -48,14 +45,13 @@ CurveKey = tuple[str, Group]
 class Sample:
     """The time of one call of an operation: ``ping_pong`` of a pair, or one of those of ``collective_time``.
 
-    ``size_bytes`` are as there; ``beside_compute`` says that every device computed meanwhile.
+    ``size_bytes`` are as there.
     """
 
     operation: str
     group: Group
     size_bytes: float
     seconds: float
-    beside_compute: bool = False
     pair: tuple[int, ...] = ()
 
     @property
@@ -74,8 +70,8 @@ class Sample:
 class Measurement:
     """Everything that was measured on a machine.
 
-    Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds without compute;
-    logs have none of the latter. ``slowdowns`` are seconds of compute beside a collective over those alone, by
+    Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds; logs
+    have none of the latter. ``slowdowns`` are seconds of compute beside a collective over those alone, by
     operation; ``other_cores`` the cores that other programs kept busy on the busiest node, NaN where that is not known.
     ``environment`` says in one sentence what ran where.
     """
@@ -88,13 +84,9 @@ class Measurement:
     other_cores: float = NOT_KNOWN
     held_back: tuple[Sample, ...] = ()
 
-    def idle(self) -> list[Sample]:
-        """Samples without compute beside them."""
-        return [sample for sample in self.samples if not sample.beside_compute]
-
-    def judges(self) -> list[Sample]:
-        """Idle samples by which a fit is judged: those held back, or all if none were."""
-        return list(self.held_back) or self.idle()
+    def judges(self) -> tuple[Sample, ...]:
+        """Samples by which a fit is judged: those held back, or all if none were."""
+        return self.held_back or self.samples
 
 
 def by_curve(samples: Iterable[Sample]) -> dict[CurveKey, list[Sample]]:
@@ -117,8 +109,13 @@ def sample_text(measurement: Measurement) -> str:
     rows: list[list[object]] = []
     for samples, held_back in ((measurement.samples, "no"), (measurement.held_back, "yes")):
         for one in samples:
-            pair, beside = "-".join(map(str, one.pair)), "yes" if one.beside_compute else "no"
-            where = [one.operation, one.group.size, one.group.num_nodes, pair, beside, held_back]
+            where = [
+                one.operation,
+                one.group.size,
+                one.group.num_nodes,
+                "-".join(map(str, one.pair)),
+                held_back,
+            ]
             rows.append([*where, f"{one.size_bytes:.0f}", f"{one.seconds / MICROSECOND:.3f}"])
     return csv_text(COLUMNS, rows)
 

@@ -1,4 +1,4 @@
-"""Measuring links: operations on real ranks, ping-pong and collectives, idle and beside compute.
+"""Measuring links: operations on real ranks, ping-pong and collectives, and how these slow down compute.
 
 A time is the least of the means of short rounds, as other programs disturb in bursts, read on the first rank of its
 group. Odd and even rounds give a time each: the links are fitted to the former and judged by the latter.
@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from math import isnan
 from statistics import median
@@ -216,7 +216,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     measured = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
     groups = _groups(place)
     measured += [_curve(session, operation, members) for members in groups for operation in OPERATIONS]
-    beside, slowdowns = _beside(session)
+    slowdowns = tuple(_slowdowns(session))
     gathered = [curves for of_rank in _of_all_ranks(measured) for curves in of_rank]
     cores = _other_cores(place, others)
     dist.barrier()
@@ -224,7 +224,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     if place.rank > 0:
         return None
     fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
-    samples = tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging)
+    samples = tuple(fitted), slowdowns, cores, tuple(judging)
     return Measurement(place.devices_per_node, place.num_nodes, _source(place, backend, device), *samples)
 
 
@@ -234,7 +234,7 @@ def _source(place: Place, backend: str, device: torch.device) -> str:
     parts = [f"{key} {value}" for key, value in environment(device).items()]
     if backend == "nccl":
         parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
-    rounds = f"for each size the least of the means of {ROUNDS // 2} rounds, idle, as many judge"
+    rounds = f"for each size the least of the means of {ROUNDS // 2} rounds, as many judge"
     return f"sim measure links, {place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
 
 
@@ -279,21 +279,16 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
     if session.place.rank != members.ranks[0]:
         return [], []
     odd, even = (
-        [
-            sample_of(operation, members, elements, min(means[half::2]))
-            for elements, means in means_by_size.items()
-        ]
+        [_sample(operation, members, of, min(means[half::2])) for of, means in means_by_size.items()]
         for half in (0, 1)
     )
     return odd, even
 
 
-def sample_of(
-    operation: str, members: Members, elements: int, seconds: float, beside: bool = False
-) -> Sample:
+def _sample(operation: str, members: Members, elements: int, seconds: float) -> Sample:
     """Sample of one call; of a round trip only one way counts."""
     one_way, pair = (0.5, members.ranks) if operation == PING_PONG else (1.0, ())
-    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside, pair)
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, pair)
 
 
 def mean_s(call: Call, repeats: int) -> float:
@@ -302,9 +297,8 @@ def mean_s(call: Call, repeats: int) -> float:
     return timer.timeit(repeats).mean
 
 
-def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
-    """Samples of collectives of the largest size beside compute, and how each slows the compute down."""
-    samples, slowdowns = [], []
+def _slowdowns(session: Session) -> Iterator[tuple[str, float]]:
+    """How much longer compute takes beside collectives of the largest size, by operation."""
     elements = elements_of(session.sizes[-1], session.everyone)
     with Compute(session.device) as compute:
         dist.barrier()
@@ -315,14 +309,12 @@ def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
             call = BINDERS[operation](session.everyone, elements, session.device)
             repeats = _of_all_ranks(max(3, round(BESIDE_S / mean_s(call, 3))))[0]
             begin = time.perf_counter()
-            seconds = mean_s(call, repeats)
+            mean_s(call, repeats)
             slowed = compute.mean_s(begin, time.perf_counter())
             dist.barrier()
-            samples.append(sample_of(operation, session.everyone, elements, seconds, beside=True))
             ratios = _of_all_ranks(slowed / alone if slowed and alone else None)
-            known = [ratio for ratio in ratios if ratio is not None]
-            slowdowns += [(operation, median(known))] if known else []
-    return samples, slowdowns
+            if known := [ratio for ratio in ratios if ratio is not None]:
+                yield operation, median(known)
 
 
 def _of_all_ranks(value: T) -> list[T]:
