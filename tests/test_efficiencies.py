@@ -8,7 +8,7 @@ import pytest
 
 from profiles.machines.clusters import load_cluster
 from profiles.machines.fabrics import OPERATIONS
-from validate.fitting.efficiencies import (
+from validate.fitting.boxes import (
     ALL_TO_ALL,
     CLUSTER,
     FITTED,

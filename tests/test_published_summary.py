@@ -8,9 +8,9 @@ import pytest
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import InputError
 from strategies.registry import all_samplers, all_strategies
-from validate.fitting import efficiencies
-from validate.fitting.efficiencies import rows as link_rows
-from validate.fitting.hosts import host_rows
+from validate.fitting import boxes
+from validate.fitting.boxes import host_rows
+from validate.fitting.boxes import rows as link_rows
 from validate.published.clusters import read_runs
 from validate.published.ledger import Ledger, all_training
 from validate.published.records import (
@@ -87,7 +87,7 @@ def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, pr
     assert not {one.row.value for one in free} & set(observed)
     fitted_to = {id(row) for row in (*link_rows(), *(one.row for one in host_rows("a100-nvlink-8")))}
     for one, row in zip(ledger.records, sampling_rows(), strict=True):
-        judged = efficiencies.USES.get(row["method"]) == efficiencies.CHECK
+        judged = boxes.USES.get(row["method"]) == boxes.CHECK
         assert id(row) not in fitted_to or judged or one.standing is Standing.FITTED, row
 
 

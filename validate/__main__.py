@@ -50,8 +50,6 @@ def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a
             run = report.run_published if name == "published" else papers.run_paper
         case "clusters":
             from validate.published.clusters import run_clusters as run
-        case "hosts":
-            from validate.fitting.hosts import run_hosts as run
         case "report":
             from validate.report import run_report as run
         case "gpu":
@@ -66,8 +64,10 @@ def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a
             from validate.serving.live import run_serve as run
         case "anchors":
             from validate.fitting.anchors import report_anchors as run
-        case "efficiencies":
-            from validate.fitting.efficiencies import report_efficiencies as run
+        case "hosts" | "efficiencies":
+            from validate.fitting import boxes
+
+            run = boxes.run_hosts if name == "hosts" else boxes.report_efficiencies
         case "fit-kernels" | "fit-precisions":
             from validate.fitting import precisions
             from validate.fitting.kernels import report as kernels

@@ -19,8 +19,7 @@ from profiles.measuring.tables import grouped
 from profiles.software.stacks import load_stack
 from sim.outcomes.runs import run_point
 from validate.fitting.anchors import attention_share, shared_attention
-from validate.fitting.efficiencies import CLUSTER
-from validate.fitting.hosts import BOXES
+from validate.fitting.boxes import BOXES, CLUSTER
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, SETS_HOST, rated, read_runs, shared_rate
 from validate.published.ledger import Ledger
