@@ -85,7 +85,7 @@ def _measure(name: str, options: argparse.Namespace) -> object:
         case "calibrate":
             from profiles.measuring.fitting.calibration import report_calibration as run
         case "links":
-            from profiles.measuring.commands import run_links as run
+            from profiles.measuring.linking.report import run_links as run
         case _:
-            from profiles.measuring.commands import run_profile as run
+            from profiles.measuring.timing.profiler import run_profile as run
     return run(options)

@@ -1,8 +1,9 @@
-"""Outputs of ``links``: the cluster file, and measured bandwidths and times beside those of that file.
+"""The command ``links`` and its outputs: the cluster file, and measured bandwidths and times beside those of that file.
 
 Errors are those of rounds to which the file was not fitted; for logs, which have no rounds, of what it was fitted to.
 """
 
+import argparse
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Final
 
 from rich.table import Table
 
+from profiles.errors import InputError
 from profiles.machines.clusters import Cluster, Link, read_cluster
+from profiles.machines.devices import load_device
 from profiles.measuring.fitting.collective_laws import law_values
-from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, law_of
-from profiles.measuring.linking.samples import Measurement, by_curve, by_pair
+from profiles.measuring.launching import check_least, launch, launched_place
+from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, fit_links, law_of
+from profiles.measuring.linking.samples import Measurement, by_curve, by_pair, read_logs, sample_text
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, toml_text
-from profiles.outputs import whole_file
+from profiles.measuring.writing import Exact, toml_text, write_file
+from profiles.outputs import check_writable, whole_file
 from profiles.units import GB, MICROSECOND
 
 CURVE_COLUMNS: Final = (
@@ -104,3 +108,50 @@ def write_cluster(path: Path, text: str) -> Cluster:
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
         return read_cluster(partial)
+
+
+def run_links(options: argparse.Namespace) -> None:
+    """Measure, as a rank or by starting ranks, or read logs; then fit, write, and print how well it fits."""
+    place = None if options.nccl_tests else launched_place()
+    _check_links(options)
+    measurement: Measurement | None
+    if options.nccl_tests:
+        measurement = read_logs(options.nccl_tests)
+    elif place:
+        check_least(("--ranks", place.num_ranks, 2))
+        measurement = _measure(options.backend, options.max_mib)
+    else:
+        check_least(("--ranks", options.ranks, 2))
+        measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
+    if measurement:
+        _conclude(measurement, options)
+
+
+def _check_links(options: argparse.Namespace) -> None:
+    """Refuse flags that would fail after minutes of measuring."""
+    load_device(options.device)
+    check_least(("--max-mib", options.max_mib, 1))
+    for flag, path in (("--output", options.output), ("--samples", options.samples)):
+        if path:
+            check_writable(flag, path)
+            if path.resolve() in map(Path.resolve, options.nccl_tests or ()):
+                raise InputError(f"{flag} {path}: is one of the logs, must be another file")
+
+
+def _measure(backend: str | None, max_mib: int) -> Measurement | None:
+    """Return the measurement of all ranks together; None on all ranks but 0."""
+    from profiles.measuring.linking.times import measure  # noqa: PLC0415  importing torch takes seconds
+
+    place = launched_place()
+    assert place is not None
+    return measure(place, backend, max_mib * 2**20)
+
+
+def _conclude(measurement: Measurement, options: argparse.Namespace) -> None:
+    """Fit, write, and print how far the file's cluster is from what was measured."""
+    fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
+    cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
+    if options.samples:
+        write_file(options.samples, sample_text(measurement))
+    print_links(measurement, cluster, fit.notes)
+    print(f"wrote {options.output}")

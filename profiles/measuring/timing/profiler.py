@@ -3,6 +3,7 @@
 ``profiles.measuring.fitting.layer_times`` reads them back.
 """
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from math import isnan
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import torch
 from rich.table import Table
 
 from profiles.architectures.component_files import TIME_COLUMNS
@@ -18,13 +20,20 @@ from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
-from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
+from profiles.measuring.counting.config_files import (
+    ConfigFile,
+    ConfigOptions,
+    asked_of,
+    check_alone,
+    read_config,
+)
 from profiles.measuring.counting.configured import count_configured, slug
 from profiles.measuring.counting.folder import folder_texts
 from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import QUANTITIES
+from profiles.measuring.launching import check_least
 from profiles.measuring.machine import OtherPrograms, disturbance
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
@@ -156,6 +165,26 @@ def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
     layers = [(component.name, layer.name) for component in known.components for layer in component.layers]
     if layers != [(part.spec.name, layer.name) for part in counted.components for layer in part.layers]:
         raise InputError(f"{held} with other layers than those of {name} to be timed; name another folder")
+
+
+def run_profile(options: argparse.Namespace) -> None:
+    """Measure a model and write its folder."""
+    check_least(("--threads", options.threads, 1))
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    settings = Settings(
+        batch_sizes=options.batch_sizes,
+        dtype=options.dtype or ("bfloat16" if options.device == "cuda" else "float32"),
+        **{key: getattr(options, key) for key in ("warmup", "rounds", "clock")},
+    )
+    if options.config is None:
+        check_alone(options)
+        model = options.model
+    else:
+        model = [read_config(path) for path in options.config], asked_of(options, "float16")
+    components = tuple(options.components.split(",")) if options.components else ()
+    flags = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
+    report_profile(profile(model, options.device, settings, components=components, **flags), options.output)
 
 
 def report_profile(profiled: Profile, output: Path) -> None:
