@@ -1,8 +1,8 @@
 """Output files: refused before the work where they cannot be written, and written whole or not at all."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -59,3 +59,14 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Write files into a folder, which is made where it is missing: none of them if one cannot be written."""
+    try:
+        with ExitStack() as drafts:
+            for path, text in texts.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                drafts.enter_context(whole_file(folder / path)).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from None

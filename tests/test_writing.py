@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from profiles.measuring.writing import write_file, write_files
-from profiles.outputs import whole_file
+from profiles.measuring.writing import write_file
+from profiles.outputs import whole_file, write_files
 
 
 def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):

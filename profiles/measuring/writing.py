@@ -3,11 +3,9 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 
-from profiles.errors import InputError
 from profiles.outputs import whole_file
 
 
@@ -15,17 +13,6 @@ def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
-
-
-def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write files into a folder, which is made where it is missing: none of them if one cannot be written."""
-    try:
-        with ExitStack() as drafts:
-            for path, text in texts.items():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                drafts.enter_context(whole_file(folder / path)).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

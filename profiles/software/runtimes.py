@@ -1,7 +1,7 @@
 """Runtimes: the programs that run strategies on real GPUs, and the rules under which they do.
 
 Each stands in ``runtimes/NAME.toml`` with the version and the files that its rules and flags were read in, and the rows
-by which ``sim.launching`` prints what starts it: flags, or a text with gaps in ``runtimes/NAME.template``.
+by which ``sim.launching`` prints what starts it: flags, or texts with gaps, ``runtimes/*.template``.
 """
 
 from collections.abc import Mapping
@@ -101,8 +101,9 @@ class Runtime:
         sequential: models whose two predictions it makes one after the other, on one group of GPUs.
         one_scale: models that take one prediction where their guidance scale is 1, if its flag for that was read.
         powers_of_two: whether the number of GPUs must be one.
-        command: the head of its command line, with gaps; empty where a template starts it.
+        command: the head of the command line that starts it, with gaps.
         flags: what stands behind each flag, with gaps.
+        files: by name, the template of each file that the command line reads; the first is what is printed.
         notes: what else there is to know, with gaps.
         sets: by option of a point, the value of a launch that says whether what is printed sets it.
         values: by model or strategy, more values of its launches.
@@ -122,6 +123,7 @@ class Runtime:
     powers_of_two: bool = False
     command: str = ""
     flags: Mapping[str, str] = field(default_factory=FrozenMapping)
+    files: Mapping[str, str] = field(default_factory=FrozenMapping)
     notes: tuple[str, ...] = ()
     sets: Mapping[str, str] = field(default_factory=FrozenMapping)
     values: Mapping[str, Mapping[str, str | bool]] = field(default_factory=FrozenMapping)

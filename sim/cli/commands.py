@@ -173,6 +173,8 @@ def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add_question(parser, words, "this run")
     text = "what `sim run --json` printed, in place of flags; - is standard input"
     parser.add_argument("--result", metavar="FILE", help=text)
+    text = "write all files that start it into this folder; run.sh does (default: print the main one)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     _add_print_experiment(parser)
     parser.set_defaults(command=launch_command)
 
@@ -188,7 +190,11 @@ def launch_command(options: argparse.Namespace) -> int:
         note(f"note: {remark}")
     for text in start.notes:
         note(f"{start.runtime}: {text}")
-    sys.stdout.write(start.text)
+    if options.out is None:
+        sys.stdout.write(start.text)
+        return 0
+    for path in start.write(options.out):
+        note(f"wrote {path}")
     return 0
 
 

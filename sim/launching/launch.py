@@ -1,23 +1,28 @@
 """The launch of a point.
 
-What is printed stands in the installed files that the profile of the runtime names: it is the rows and the template of
-that profile, filled with ``values``.
+What is written stands in the installed files that the profile of the runtime names: it is the rows and the templates
+of that profile, filled with ``values``.
 """
 
 import json
 import shlex
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, prod
 from os import PathLike
+from pathlib import Path
 from pprint import pformat
 from string import Template
 from typing import Any, Final
 
+import profiles
 from profiles.architectures.models import Model
 from profiles.errors import InputError, flag_of, shown
 from profiles.machines.clusters import Cluster
+from profiles.mappings import FrozenMapping
+from profiles.outputs import check_new, write_files
 from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
@@ -25,11 +30,12 @@ from sim.api import run
 from sim.explore.legality import case_of, first_runtime
 from sim.explore.points import Point
 from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point
 from sim.outcomes.schedules import written
 from sim.report.views import Scaling, Sweep
 from strategies.orders.whole import order_of
 from strategies.parameters import options_of
-from strategies.plans.workloads import SEQUENTIAL
+from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL
 from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 from strategies.training.replicas import Zero2
@@ -37,6 +43,19 @@ from strategies.training.replicas import Zero2
 COMPILED: Final = ("compiled", "inductor")
 """Stacks of torch.compile."""
 PROMPT: Final = "a photo of an astronaut"
+OPTIMIZERS: Final = dict.fromkeys(("mixed", "mixed-fp16-gradient", "fp32"), "torch.optim.AdamW") | {
+    "adam8bit": "bitsandbytes.optim.AdamW8bit", "adafactor": "torch.optim.Adafactor",
+}  # fmt: skip
+"""Classes of optimizers by memory recipe."""
+MEMORY: Final = (
+    *("checkpointing", "memory_recipe", "trainable", "offload", "precision", "attention"),
+    *("encoders", "vae_tile"),
+)
+"""Options by which a point may fit."""
+LINE: Final = " \\\n    "
+"""Between the flags of a command."""
+COUNTED: Final = Path(profiles.__file__).parent / "measuring" / "counting"
+"""Where the configurations of the shipped models stand, and how each is called."""
 
 
 def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
@@ -45,9 +64,10 @@ def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
     strategy, scenario = result.source.strategy, result.source.scenario
     gpus, name = result.num_gpus, scenario.model.name
     nodes = ceil(gpus / scenario.cluster.devices_per_node)
-    several = (
-        f"--nnodes {nodes} --nproc-per-node {gpus // nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR"
-    )
+    torchrun = f"torchrun --nproc-per-node {gpus}"
+    if nodes > 1:
+        where = "--node-rank $NODE_RANK --master-addr $MASTER_ADDR"
+        torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {gpus // nodes} {where}"
     values: dict[str, Any] = dict.fromkeys(key for row in runtime.values.values() for key in row)
     values |= {
         "always": True,
@@ -57,7 +77,8 @@ def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
         "gpus_per_node": gpus // nodes,
         "one_node": nodes == 1,
         "several_nodes": nodes > 1,
-        "torchrun": f"torchrun {several if nodes > 1 else f'--nproc-per-node {gpus}'}",
+        "torchrun": torchrun,
+        "launcher": "python" if gpus == 1 else torchrun,
         "batch_size": result.batch_size,
         "frames": scenario.frames.get("frames"),
         "compiled": scenario.stack.name in COMPILED,
@@ -88,6 +109,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "width": workload.width,
         "steps": workload.steps,
         "image": not frames,
+        "video": bool(frames),
         "frames_argument": f"num_frames={frames}, " if frames else "",
         "batch_argument": images if batch_size > 1 else "",
         "scale_argument": ", guidance_scale=1.0" if one_scale else "",
@@ -135,7 +157,10 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
     whose = "GPU" if sharing == 1 else f"{sharing} GPUs that share them"
     shards = (getattr(strategy, "shard_size", None) or gpus // context) * context
     half = RECIPES[workload.memory_recipe].gradient_bytes != 4
+    config, sizes = _network_of(scenario)
     values = {
+        "config": config,
+        "sizes": ", ".join(f"{name}={of}" for name, of in (sizes | {"lora": workload.rank}).items() if of),
         "height": model.height,
         "width": model.width,
         "square": model.height == model.width,
@@ -155,16 +180,42 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
         "bucket_MB": getattr(strategy, "bucket_MB", None),
         "bucket_elements": _bucket_elements(strategy, workload.recipe.gradient_bytes),
         "overlapped": getattr(strategy, "overlap", "") == "buckets",
-        "recomputed": workload.checkpointing != "none",
+        "recomputed": workload.checkpointing in RELIEF,
+        "checkpointing": workload.checkpointing,
         "blocks_recomputed": workload.checkpointing == "block",
-        "selective": workload.checkpointing == "selective",
         "half_gradients": half,
         "float_gradients": not half,
         "reduced": "bfloat16" if half else "float32",
+        "half_weights": workload.memory_recipe != "fp32",
+        "full_weights": workload.memory_recipe == "fp32",
+        "compute_type": f"torch.{'float32' if workload.memory_recipe == 'fp32' else 'bfloat16'}",
+        "autocast": "no" if workload.memory_recipe == "fp32" else "bf16",
+        "optimizer": OPTIMIZERS.get(workload.memory_recipe, OPTIMIZERS["mixed"]),
+        "quantized": workload.memory_recipe == "adam8bit",
+        "recipe_written": workload.memory_recipe in OPTIMIZERS and not (half and strategy.name == "ddp"),
+        "rank": workload.rank or None,
+        "online": workload.frozen != CACHED and bool(scenario.frozen),
         "optimizer_offloaded": workload.offload == "optimizer",
+        "device_optimizer": workload.offload != "optimizer",
+        "untested": workload.memory_recipe in ("adam8bit", "adafactor"),
         "cached": workload.frozen == "cached",
     }
     return values | (_stage_values(result, strategy, scenario) if stages else {})
+
+
+def _network_of(scenario: Any) -> tuple[dict[str, Any] | None, dict[str, int]]:  # noqa: ANN401
+    """Return the configuration of the backbone, None where it is not known, and the sizes of what it is called on."""
+    model = scenario.model
+    backbone = model.components[scenario.backbone_index]
+    sizes = {"height": model.height, "width": model.width, "frames": backbone.frames * model.draws_videos}
+    models = tomllib.loads((COUNTED / "zoo.toml").read_text(encoding="utf-8"))["models"]
+    named = {of["name"]: of for of in models.get(model.name, {}).get("components", ())}
+    if (entry := named.get(backbone.name)) is None:
+        return None, sizes
+    configs = json.loads((COUNTED / "configs.json").read_text(encoding="utf-8"))
+    text = {"text_tokens": scenario.workload.text_tokens or entry.get("text_tokens")}
+    sizes |= text | {"latent_scale": entry.get("scale")}
+    return configs[entry["config"]] | entry.get("set", {}), sizes
 
 
 def _bucket_elements(strategy: Any, gradient_bytes: float) -> int | None:  # noqa: ANN401
@@ -209,18 +260,32 @@ class Launch:
         text: flags, a configuration or code.
         notes: about the runtime, a line each.
         remarks: of the simulation, a line each.
+        files: by name, the contents of all files that start it; ``run.sh`` does.
     """
 
     runtime: str
     text: str
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=FrozenMapping, compare=False)
 
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
         return f"<Launch in {self.runtime}: {len(self.text.splitlines())} lines>"
+
+    def write(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write the files that start the point into a folder, which is made where it is missing, and return them.
+
+        Raises:
+            InputError: one of them is there already, or cannot be written; then none is.
+        """
+        paths = [Path(folder) / name for name in self.files]
+        for path in paths:
+            check_new(path)
+        write_files(Path(folder), {Path(name): text for name, text in self.files.items()})
+        return paths
 
 
 def launch(
@@ -276,15 +341,22 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     if refused := runtime.refusal(case_of(result.source.strategy, result.source.scenario)):
         raise InputError(refused)
     values = values_of(result, runtime)
-    if runtime.command:
-        text = _command(runtime, values)
-    else:
-        text = filled((RUNTIMES / f"{runtime.name}.template").read_text(encoding="utf-8"), values)
-    notes = filter(None, (filled(note, values) for note in runtime.notes))
+    command, unset = _command(runtime, values), unset_options(result, runtime, values)
+    _check_fits(result, runtime, unset)
+    texts = {
+        name: filled((RUNTIMES / f"{template}.template").read_text(encoding="utf-8"), values)
+        for name, template in runtime.files.items()
+    }
+    text = _with_unset(next(iter(texts.values()), command), unset)
+    files = {name: f"{text if number == 0 else of}\n" for number, (name, of) in enumerate(texts.items())}
+    files |= {"run.sh": f'cd "$(dirname "$0")"\n{command if files else text}\n'}
+    if (config := values.get("config")) is not None and "train.py" in files:
+        files["config.json"] = f"{json.dumps(config, indent=2)}\n"
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
     read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}"
-    text = _with_unset(text, unset_options(result, runtime, values))
-    return Launch(runtime.name, f"{text}\n", (read, *notes), (*result.source.remarks, *lacking))
+    start = [f"start it by {command.replace(LINE, ' ')}"] if texts else []
+    notes = (read, *filter(None, (filled(note, values) for note in runtime.notes)), *start)
+    return Launch(runtime.name, f"{text}\n", notes, (*result.source.remarks, *lacking), files)
 
 
 def _command(runtime: Runtime, values: dict[str, Any]) -> str:
@@ -294,7 +366,7 @@ def _command(runtime: Runtime, values: dict[str, Any]) -> str:
     for flag, text in runtime.flags.items():
         if stands(template := Template(text), values):
             words.append(f"{flag} {template.substitute(quoted)}".rstrip())
-    return " \\\n    ".join(words)
+    return LINE.join(words)
 
 
 def _quoted(value: object) -> str:
@@ -319,16 +391,39 @@ def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -
     options = {**scenario.asked, **scenario.options}
     options = {name: value for name, value in options.items() if name not in scenario.shared_options}
     options |= {"batch_size": result.batch_size, "stack": scenario.stack_name}
-    usual = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": runtime.stack}
-    if scenario.task == "train":
-        usual |= {"self_conditioning": 0.0}
-    else:
-        in_turn = scenario.model.name in runtime.sequential
-        usual |= {"batch_size": 1, "guidance": SEQUENTIAL if in_turn else scenario.model.guidance}
-        usual.pop("steps", None)
+    usual = _usual_options(scenario, runtime)
     printed = {name for name, gap in runtime.sets.items() if values[gap] not in (None, False)}
     return {
         name: value
         for name, value in options.items()
         if name not in printed and value not in ("", None) and (name not in usual or value != usual[name])
     }
+
+
+def _usual_options(scenario: Any, runtime: Runtime) -> dict[str, Any]:  # noqa: ANN401
+    """Return the options that a runtime has by itself."""
+    usual = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": runtime.stack}
+    if scenario.task == "train":
+        return usual | {"self_conditioning": 0.0}
+    in_turn = scenario.model.name in runtime.sequential
+    usual |= {"batch_size": 1, "guidance": SEQUENTIAL if in_turn else scenario.model.guidance}
+    usual.pop("steps", None)
+    return usual
+
+
+def _check_fits(result: Result, runtime: Runtime, unset: Mapping[str, Any]) -> None:
+    """Refuse a launch of a point that fits only by options that it does not set.
+
+    Raises:
+        InputError: such an option.
+    """
+    assert result.source is not None
+    strategy, scenario = result.source.strategy, result.source.scenario
+    usual = _usual_options(scenario, runtime)
+    for name, value in unset.items() if not result.missing_memory else ():
+        if name in MEMORY and hasattr(scenario.workload, name):
+            workload = replace(scenario.workload, **{name: usual[name]})
+            other: AnyScenario = replace(scenario, workload=workload)  # type: ignore[arg-type]
+            if missing := run_point(strategy, other).missing_memory:
+                rule = f"but {runtime.name} does not set it, and without it {result.strategy} does not fit"
+                raise InputError(f"`{name}` is {value}, {rule}: {missing}")

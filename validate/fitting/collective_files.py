@@ -24,7 +24,8 @@ from profiles.measuring.fitting import collective_laws as laws
 from profiles.measuring.fitting.collective_laws import Known, MeasuredCurve, errors_of
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import toml_text, write_files
+from profiles.measuring.writing import toml_text
+from profiles.outputs import write_files
 from profiles.units import MICROSECOND
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"

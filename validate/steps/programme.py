@@ -43,7 +43,7 @@ from profiles.measuring.timing.passes import (
     timed,
 )
 from profiles.measuring.timing.profiler import counted_for, profile, report_profile
-from profiles.measuring.writing import write_files
+from profiles.outputs import write_files
 from profiles.software.stacks import load_stack
 from profiles.units import MILLISECOND
 from sim.outcomes.parts import replay, replay_parts

@@ -40,7 +40,8 @@ from profiles.measuring.timing.building import COUNTED_AS, RECIPES
 from profiles.measuring.timing.clocks import WALL, Clock, clock_of
 from profiles.measuring.timing.environment import Value, clocks, device_name, environment
 from profiles.measuring.timing.passes import BatchTimes, ComponentTimes, Settings, measure
-from profiles.measuring.writing import csv_text, toml_text, write_files
+from profiles.measuring.writing import csv_text, toml_text
+from profiles.outputs import write_files
 from profiles.units import MILLISECOND
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"

@@ -1,0 +1,131 @@
+"""Files that ``sim launch`` writes start: two ranks on gloo train, or sample, with a tiny network."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sim
+from profiles.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+TINY = json.loads((ROOT / "profiles/measuring/counting/configs.json").read_text())["tiny_pixart"]
+SMALL = {"model": "pixart", "gpus": 2, "batch_size": 8, "micro_batches": 2, "resolution": 256}
+
+
+def started(folder, *words):
+    """What the ranks print."""
+    variables = {
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [*words], cwd=folder, env=os.environ | variables | {"PATH": path}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def ranks_of(folder, script, before):
+    """What two ranks print of a script that a line goes before, which stands in for a GPU."""
+    (folder / "ranks.py").write_text(
+        f"import runpy\n{before}\nrunpy.run_path('{script}', run_name='__main__')\n"
+    )
+    return started(folder, "torchrun", "--nproc-per-node", "2", "ranks.py", *ARGUMENTS.get(script, ()))
+
+
+ARGUMENTS = {"train.py": ("--deepspeed_config", "ds.json")}
+
+
+def losses(printed):
+    return [float(words.split("loss ")[1].split()[0]) for words in printed.split("step ") if "loss " in words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "point"),
+    [
+        ("fsdp2", {"strategy": "fsdp", "checkpointing": "selective"}),
+        ("accelerate", {"strategy": "ddp", "checkpointing": "block", "bucket_MB": 50}),
+        ("deepspeed", {"strategy": "zero2", "checkpointing": "block"}),
+    ],
+)
+def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, runtime, point):
+    for package in ("torch", "diffusers", *(() if runtime == "fsdp2" else (runtime,))):
+        pytest.importorskip(package)
+    sim.launch(**SMALL, **point, runtime=runtime).write(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["num_layers"] == 28
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    if runtime == "deepspeed":  # whose own collectives of CPUs would take a minute to compile
+        before = "import deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False"
+        printed = ranks_of(tmp_path, "train.py", before)
+    else:
+        printed = started(tmp_path, "bash", "run.sh")
+    first, *_, last = losses(printed)
+    assert 0.5 < last < first < 4
+
+
+TINY_FLUX = """
+import torch
+from diffusers import AutoencoderKL, DiffusionPipeline, FlowMatchEulerDiscreteScheduler
+from diffusers import FluxPipeline, FluxTransformer2DModel
+from tokenizers import Tokenizer, models
+from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel
+
+torch.manual_seed(0)
+torch.accelerator.device_count = lambda: 1  # diffusers numbers the devices of ranks by it
+words = Tokenizer(models.WordLevel({"pad": 0, "a": 1, "else": 2}, unk_token="else"))
+words = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="pad", unk_token="else", model_max_length=77)
+sizes = {"attention_head_dim": 16, "axes_dims_rope": (4, 4, 8), "joint_attention_dim": 32, "pooled_projection_dim": 32}
+transformer = FluxTransformer2DModel(
+    in_channels=4, num_layers=1, num_single_layers=1, num_attention_heads=2, guidance_embeds=True, **sizes
+)
+sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+clip = CLIPTextModel(CLIPTextConfig(vocab_size=3, bos_token_id=1, eos_token_id=2, pad_token_id=0, **sizes))
+t5 = T5EncoderModel(T5Config(vocab_size=3, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4))
+vae = AutoencoderKL(latent_channels=1, block_out_channels=(4,), norm_num_groups=1, shift_factor=0.0)
+made = FluxPipeline(FlowMatchEulerDiscreteScheduler(), vae, clip, words, t5, words, transformer)
+DiffusionPipeline.from_pretrained = lambda name, torch_dtype: made.to(torch_dtype)
+"""
+"""Stands for weights, which are not to be had here."""
+
+
+@pytest.mark.slow
+def test_a_written_script_samples_with_diffusers(tmp_path):
+    pytest.importorskip("diffusers")
+    asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
+    asked |= {"include": "all", "encoders": "offloaded", "keys_values": "freed"}
+    sim.launch(**asked, strategy="ulysses", runtime="diffusers").write(tmp_path)
+    ranks_of(tmp_path, "sample.py", TINY_FLUX)
+    assert (tmp_path / "image.png").read_bytes().startswith(b"\x89PNG")
+
+
+# What is written
+
+
+def test_nothing_is_written_over(tmp_path, tell):
+    asked = ("launch", "--model", "sd21", "--strategy", "zero2", "--gpus", 16, "--out", tmp_path / "a")
+    code, out, err = tell(*asked)
+    assert (code, out) == (0, "")
+    names = ["config.json", "ds.json", "run.sh", "train.py"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
+    assert all(f"wrote {tmp_path / 'a' / name}" in err for name in names)
+    (tmp_path / "a" / "ds.json").unlink()
+    code, out, err = tell(*asked)
+    assert (code, out) == (2, "")
+    assert err.endswith("train.py: is there already, must be a new file\n")
+    assert not (tmp_path / "a" / "ds.json").exists()
+
+
+def test_a_point_that_fits_only_by_what_a_runtime_does_not_set_is_refused():
+    fitting = sim.run("sd21", "ddp", gpus=2, batch_size=8, offload="optimizer", memory="16GiB")
+    assert fitting.fits_memory
+    with pytest.raises(
+        InputError, match=r"^offload is optimizer, but accelerate does not set it, and without it ddp"
+    ):
+        sim.launch(fitting)
