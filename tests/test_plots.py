@@ -201,7 +201,7 @@ def best(strategy, num_gpus, samples_per_s, batch_size=64, model="made", status=
     return row | ({"samples_per_s": samples_per_s} if status == "simulated" else {"reason": "no"})
 
 
-def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
+def test_winners_stand_by_two_axes_with_what_the_plain_choice_loses():
     rows = [
         best("ddp", 16, 10.0),
         best("spp", 16, 12.5),
@@ -215,37 +215,33 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
         down=[32, 64],
         across=[8, 16],
         winners=[
-            [Winner("spp", 3.0, None), None],
-            [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
+            [Winner("spp", 3.0), None],
+            [Winner("ddp", 6.0, "ddp", 0.0), Winner("spp", 12.5, "ddp", 1 - 10.0 / 12.5)],
         ],
-        baselines=("ddp",),
+        plain=("ddp", "fsdp"),
         unit="samples",
     )
-    assert plots.plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
+    assert plots.plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lost == 1 - 5.0 / 6.0
 
 
-def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
+def test_a_cell_says_what_the_plain_choice_loses_or_that_nothing_is_lost():
     rows = [
-        drawn("usp", 1, 1.0, 8) | {"tie": False},
-        drawn("usp", 1, 1.01, 8) | {"tie": True},
-        drawn("ring", 1, 1.3, 8) | {"tie": True},
-        drawn("ulysses", 1, 1.2, 8) | {"tie": True},
-        drawn("naive-patch", 1, 1.1, 8) | {"tie": True, "recommended": False},
-        drawn("tensor", 1, 1.1, 8) | {"tie": False},
+        drawn("usp", 1, 1.0, 8),
+        drawn("ulysses", 1, 1.25, 8),
+        drawn("naive-patch", 1, 0.5, 8) | {"recommended": False},
         drawn("usp", 1, 3.0, 8) | {"resolution": "2048"},
+        drawn("ring", 1, 2.0, 8) | {"resolution": "4096"},
+        drawn("ulysses", 1, 2.01, 8) | {"resolution": "4096"},
     ]
     rows = [{"resolution": "1024"} | row for row in rows]
-    info = plots.plot_winners_info(rows, "resolution", "model", "single")
-    assert info.winners == [[Winner("usp", 1.0, None, ("ulysses", "ring")), Winner("usp", 1 / 3.0, None)]]
-    assert (info.strategies, info.unit) == (["usp"], "images")
     figure = plots.plot_winners(rows, "resolution", "model")
     assert texts(figure) == [
-        "usp\n1 images/s\n= ulysses, 1 more\nno single",
-        "usp\n0.333 images/s\nno single",
+        "usp\n1 images/s\nulysses loses 20.0%",
+        "usp\n0.333 images/s\nno ulysses or single",
+        "ring\n0.5 images/s\nnothing lost by ulysses",
     ]
-    assert [patch.get_hatch() for patch in figure.axes[0].patches if patch.get_hatch()] == ["///"]
-    assert legend(figure) == ["usp", "a tie (=)"]
-    assert figure.axes[0].get_xlabel() == "resolution in pixels"
+    assert (legend(figure), figure.axes[0].get_xlabel()) == (["ring", "usp"][::-1], "resolution in pixels")
+    assert plots.plot_winners_info(rows, "resolution", "model").unit == "images"
 
 
 def test_two_scenarios_in_one_cell_are_refused():

@@ -32,7 +32,7 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
     """Yield the points of a sweep, the recommended one first; a key without a value is left out."""
     headline, inputs, twins = sweep.best_point(), inputs_of(sweep.scenario), sweep.twins()
     ranked = sorted(sweep.ranked(), key=lambda point: point is not headline)
-    best = {point.name: point for point in reversed(ranked)}
+    best = {point.name: point for point in reversed(sweep.ranked())}
     ties = set(map(id, (headline, *sweep.ties())))
     absent = TASKS[sweep.scenario.task].absent
     for point in ranked:

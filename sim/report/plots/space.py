@@ -16,7 +16,7 @@ from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, check_speeds, plot_rows
-from strategies.registry import baselines, class_of
+from strategies.registry import class_of
 
 __all__ = [
     "plot_bubble_ratios",
@@ -27,7 +27,10 @@ __all__ = [
     "plot_winners_info",
 ]
 
-TIE_HATCH: Final = "///"
+PLAIN: Final = {"train": ("ddp", "fsdp"), "sample": ("ulysses", "single")}
+"""Strategies that take the least trouble, by task."""
+LEAST: Final = 0.01
+"""Share of the speed below which nothing is lost."""
 
 
 class Winner(NamedTuple):
@@ -36,26 +39,26 @@ class Winner(NamedTuple):
     Attributes:
         strategy: its name.
         samples_per_s: its throughput.
-        lead: how much faster it is than a baseline, 0.1 for 10 %; None where the baseline has no result.
-        ties: other strategies that the comparison cannot tell from it, fastest first.
+        plain: the fastest of the plain strategies; None where none has a result.
+        lost: share of the speed that the plain one loses, 0.1 for 10 %.
     """
 
     strategy: str
     samples_per_s: float
-    lead: float | None
-    ties: tuple[str, ...] = ()
+    plain: str | None = None
+    lost: float = 0.0
 
 
 class WinnersInfo(NamedTuple):
     """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible.
 
-    ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted: samples, images or videos.
+    ``plain`` are the strategies whose loss is told; ``unit`` is what is counted: samples, images or videos.
     """
 
     down: list[Any]
     across: list[Any]
     winners: list[list[Winner | None]]
-    baselines: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     unit: str = "samples"
 
     @property
@@ -69,11 +72,10 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
 
     Args:
         rows: a sweep, a scaling, several of them, their rows, or a frame of these. What was not simulated,
-            or is not recommended, leaves its cell empty; ``tie`` marks points of a sweep that tie with its
-            best.
+            or is not recommended, leaves its cell empty.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
-        baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
+        baseline: the strategy whose loss is told; by default the better of DDP and FSDP, of sampling Ulysses.
 
     Raises:
         InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
@@ -97,7 +99,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
             simulated.append(row)
     units = {TASKS[_task(row)].sample_words(row.get("options") or row)[1] for row in points}
     tasks = dict.fromkeys(map(_task, points))
-    over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
+    over = (baseline,) if baseline else tuple(name for task in tasks for name in PLAIN[task])
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
@@ -120,9 +122,10 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
     check_speeds(rows)
     ranked = sorted(rows, key=itemgetter("samples_per_s"), reverse=True)
     name, fastest = ranked[0]["strategy"], ranked[0]["samples_per_s"]
-    against = next((row["samples_per_s"] for row in ranked if row["strategy"] in over), None)
-    tied = dict.fromkeys(row["strategy"] for row in ranked if row.get("tie") and row["strategy"] != name)
-    return Winner(name, fastest, None if against is None else fastest / against - 1, tuple(tied))
+    for row in ranked:
+        if row["strategy"] in over:
+            return Winner(name, fastest, row["strategy"], 1 - row["samples_per_s"] / fastest)
+    return Winner(name, fastest)
 
 
 def plot_winners(
@@ -134,16 +137,14 @@ def plot_winners(
     baseline: str | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Return the fastest strategy of each scenario as a map, with its throughput and its lead over a baseline.
-
-    Hatched cells are ties, which name the fastest of the other strategies too.
+    """Return the fastest strategy of each scenario as a map, with its throughput, and what a plain one loses.
 
     Args:
         rows: as of ``plot_winners_info``, as are the keys of the axes, the baseline and the errors.
         across: the key along the horizontal axis, such as ``num_gpus``.
         down: the key along the vertical axis, such as ``model``.
         title: of the picture.
-        baseline: the strategy that the lead is over.
+        baseline: the strategy whose loss is told.
         ax: axes to draw on; by default those of a new figure.
     """
     info = plot_winners_info(rows, across, down, baseline)
@@ -157,35 +158,29 @@ def plot_winners(
     axes.set(xlim=(0, len(info.across)), ylim=(len(info.down), 0))
     charts.label_cells(axes, info.across, info.down, (_label(across), _label(down)))
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
-    if any(winner and winner.ties for line in info.winners for winner in line):
-        handles.append(
-            Patch(label="a tie (=)", facecolor="white", edgecolor=charts.INK, hatch=TIE_HATCH, linewidth=0.5)
-        )
     charts.add_legend(axes, "right", handles)
     charts.set_title(axes, title)
     return figure
 
 
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
-    """Draw a cell, hatched where its winner is tied, and its words on a ground that hatching spares."""
+    """Draw a cell and its words."""
     face = charts.IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
-    hatch = TIE_HATCH if winner and winner.ties else None
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, hatch=hatch, edgecolor="white", linewidth=2.0))
-    colour, behind = charts.contrast(to_rgb(face)), {"facecolor": face, "edgecolor": "none", "pad": 1.5}
-    axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5, bbox=behind)
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white", linewidth=2.0))
+    colour = charts.contrast(to_rgb(face))
+    axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5)
 
 
 def _words(winner: Winner | None, info: WinnersInfo) -> str:
     if winner is None:
         return "nothing fits"
     speed = f"{winner.samples_per_s:,.0f}" if winner.samples_per_s >= 100 else f"{winner.samples_per_s:.3g}"
-    lines = [winner.strategy, f"{speed} {info.unit}/s"]
-    if winner.ties:
-        lines.append(f"= {winner.ties[0]}" + (f", {more} more" if (more := len(winner.ties) - 1) else ""))
-    if info.baselines and winner.strategy not in info.baselines:
-        names = " or ".join(info.baselines)
-        lines.append(f"no {names}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {names}")
-    return "\n".join(lines)
+    lost = f"{winner.plain} loses {winner.lost:.1%}"
+    if winner.plain is None:
+        lost = f"no {' or '.join(info.plain)}"
+    elif winner.lost < LEAST:
+        lost = f"nothing lost by {winner.plain}"
+    return f"{winner.strategy}\n{speed} {info.unit}/s\n{lost}"
 
 
 def _label(key: str) -> str:
