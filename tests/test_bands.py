@@ -189,8 +189,8 @@ def test_what_no_published_number_is_of_says_so():
     near = trust_of("train", "a100-80gb-sxm", "ddp", 8)
     assert trust == Trust("train", "measured", "a-strategy-of-ones-own", nearest=near)
     assert str(trust) == (
-        "no independent published number (training, a-strategy-of-ones-own, on GPUs with measured kernels); nearest:"
-        f" data parallel, {near.words}"
+        "not validated: no published run of a-strategy-of-ones-own on such GPUs to compare with; data parallel:"
+        f" {near.words}"
     )
 
 
@@ -198,12 +198,12 @@ def test_a_trust_names_sources_models_and_sizes_and_tells_pace_from_scaling():
     of = ("sample", "measured", "patches", ("sync-patch",), ("DistriFusion", "xDiT"), ("pixart", "sdxl"))
     trust = Trust(*of, ("1024", "4096"), Errors.of([0.1, -0.2]), Errors(4, 0.0123, 0.2))
     assert str(trust) == (
-        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 1024 to 4096 px); times: 2"
-        " numbers, too few to judge by; scaling: 4 numbers, median error 1.2%, worst 20%"
+        "patches: 6 published numbers from 2 sources (pixart, sdxl at 1024 to 4096 px); scaling: median error 1.2%,"
+        " worst 20%"
     )
     assert Errors.of([0.1, -0.2]) == Errors(2, pytest.approx(0.15), 0.2)
     assert str(replace(trust, sizes=("480P", "720x480"), pace=Errors())).startswith(
-        "sampling, patches, on GPUs with measured kernels: 2 sources (pixart, sdxl at 480P, 720x480); scaling: 4"
+        "patches: 4 published numbers from 2 sources (pixart, sdxl at 480P, 720x480); scaling"
     )
 
 

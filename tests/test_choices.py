@@ -6,6 +6,7 @@ from making import simulate_everything, swept
 import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from profiles.units import GIB
 from sim.explore.choices import PREFERRED, SLACK, choose
 from sim.explore.legality import starters
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -76,7 +77,7 @@ def test_fewer_gpus_then_the_simpler_method_then_less_memory_decide():
     assert by_name["ddp"].complexity < by_name["zero3"].complexity < by_name["1f1b"].complexity
     assert sweep.choice().by[-1] == "needs the least memory"
     held = {of.costs[1] for of in sweep.choice().close if of.complexity == sweep.best_point().complexity}
-    assert sweep.best.peak_memory_bytes == min(held)
+    assert sweep.best.peak_memory_bytes < min(held) + GIB
 
 
 def test_where_no_runtime_starts_anything_the_fastest_is_the_headline_and_says_so():

@@ -38,7 +38,7 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
     asked = {"steps": 4, "strategy": "hybrid,tensor,single", "memory": "27GiB", "workers": 1}
     found = sim.sweep("wan2.1-14b", "rtx4090-pcie-8", [1, 4, 8], **asked)
     knee, one, four, best, *_ = found.verdict.lines
-    assert knee == ("knee", "none: something fits on 8 GPUs alone, of these numbers")
+    assert knee == ("sweet spot", "none: something fits on 8 GPUs alone, of these numbers")
     assert one[1].startswith("1 GPU: out of memory, the nearest is single: needs at least ")
     for sweep, (_, said) in zip(found, (one, four), strict=False):
         least = min(

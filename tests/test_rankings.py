@@ -75,8 +75,7 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
         "infeasible: 1 x no pipeline degree (such as spp: no divisor of gpus(1) between 2 and the 25 blocks of"
-        " the backbone) no point is left of spp: no pipeline degree points: 0 simulated, 0 bounded, 1 infeasible,"
-        " 0 with the result of another"
+        " the backbone) no point is left of spp: no pipeline degree 1 configuration: 1 not possible"
     )
 
 
@@ -94,7 +93,7 @@ def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     sweep = swept(scenario, names=["spp", "ddp"], fixed={"p2p": "blocking"})
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
-    held = text[text.index("held fixed:") : text.index("points:")]
+    held = text[text.index("held fixed:") : text.index("configurations:")]
     assert "p2p blocking" in held
     assert "partition optimal" in held
     assert "overlap " not in held  # ddp was tried with both

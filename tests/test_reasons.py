@@ -155,6 +155,15 @@ def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
     assert not any("VAE" in change.name for change in bare.verdict.changes)
 
 
+def test_gpus_that_wait_while_one_decodes_are_the_reason():
+    asked = {"resolution": "480x832", "steps": 2, "frames": 33, "include": "all"}
+    result = sim.run("wan2.1-1.3b", "ulysses", "h100-nvlink-8", 4, **asked)
+    account = result.account
+    assert f"{account.idle:.0%} idle: 3 of 4 GPUs wait while one decodes" in account.reasons
+    divided = sim.run("wan2.1-1.3b", "ulysses", "h100-nvlink-8", 4, **asked, vae_parallel=4)
+    assert not any("decodes" in reason for reason in divided.account.reasons)
+
+
 def test_casts_of_weights_take_a_share_of_small_batches_where_weights_are_whole():
     """Autocast casts weights that every GPU holds whole; ZeRO-2 keeps half-precision copies."""
     sweep = sim.sweep("sd21", gpus=8, batch_size=8, strategy="ddp,zero2", workers=1)

@@ -14,7 +14,6 @@ from typing import Final
 
 from profiles.architectures.components import TASKS
 from profiles.costs.bands import FAMILIES, FEWEST, load_bands
-from profiles.costs.calibration import DOING
 from profiles.errors import counted
 from profiles.files import Row, read_rows
 
@@ -51,9 +50,7 @@ class Errors:
         return f"{self.numbers}", f"{self.median:.4f}", f"{self.worst:.4f}"
 
     def __str__(self) -> str:
-        if self.numbers < FEWEST:
-            return f"{counted(self.numbers, 'number')}, too few to judge by"
-        return f"{self.numbers} numbers, median error {self.median:.1%}, worst {self.worst:.0%}"
+        return f"median error {self.median:.1%}, worst {self.worst:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +89,21 @@ class Trust:
         return self.task, self.family, self.kind, *names, *self.pace.cells, *self.scaling.cells
 
     def __str__(self) -> str:
-        kernels = f"{'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
-        where = f"{DOING[self.task]}, {self.kind}, on GPUs {kernels}"
-        if not self.sources:
-            message = f"no independent published number ({where})"
-            return (
-                f"{message}; nearest: {self.nearest.kind}, {self.nearest.words}" if self.nearest else message
-            )
-        return f"{where}: {self.words}"
+        if self.sources:
+            return f"{self.kind}: {self.words}"
+        of = {"train": "run", "sample": "latency"}[self.task]
+        message = f"not validated: no published {of} of {self.kind} on such GPUs to compare with"
+        return f"{message}; {self.nearest.kind}: {self.nearest.words}" if self.nearest else message
 
     @property
     def words(self) -> str:
         """Sources, models, sizes and errors in words."""
         sizes = f" at {_sizes(self.sizes)}" if self.sizes else ""
-        known = f"{counted(len(self.sources), 'source')} ({_names(self.models)}{sizes})"
         of = {"times": self.pace, "scaling": self.scaling}
-        return "; ".join((known, *(f"{name}: {errors}" for name, errors in of.items() if errors.numbers)))
+        numbers = counted(sum(errors.numbers for errors in of.values()), "published number")
+        known = f"{numbers} from {counted(len(self.sources), 'source')} ({_names(self.models)}{sizes})"
+        told = [f"{name}: {errors}" for name, errors in of.items() if errors.numbers >= FEWEST]
+        return "; ".join([known, *(told or ["too few to judge by"])])
 
 
 def _names(names: Sequence[str]) -> str:

@@ -196,10 +196,10 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
         return ""
     several = TASKS["sample"].sample_words(scenario.options)[1]
     if scenario.task == "sample":
-        return f"this is about drawing {several}; --task train asks about training"
+        return f"this draws {several}; for training add --task train"
     if sampled_on(scenario.model) is None:
         return ""
-    return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
+    return "this plans training; for inference add --steps 20"
 
 
 def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from strategies.strategy import AnyScenario, Sampler
@@ -48,7 +49,7 @@ class Choice(NamedTuple):
 def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Choice | None:
     """Return the choice among the simulated and recommended ones of some points; None where there are none.
 
-    Of equals by all that is preferred, those count that tie with the first of them; it holds the least memory.
+    Of equals by all that is preferred, those count that tie with the fastest of them: the first of least whole GiB.
     """
     good = [point for point in points if point.status == "simulated" and point.recommended]
     good.sort(key=lambda point: (point.score(objective), *point.costs))
@@ -65,7 +66,7 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
         left = kept
     first, *others = left
     alike = [first, *(point for point in others if point.tied(first, objective))]
-    point = min(alike, key=lambda point: point.costs[1])
+    point = min(alike, key=lambda point: int(point.costs[1] / GIB))
     return Choice(point, best, tuple(close), (*by, *["needs the least memory"] * (point is not first)))
 
 
@@ -77,11 +78,11 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
     runs = choice is not None and bool(starters(choice.best, scenario))
 
     def score(point: Point) -> float:
-        return point.least_score(objective)
+        return point.least_score(objective) if point.result is None else point.score(objective)
 
     def preference(point: Point) -> tuple[Any, ...]:
         held_bytes = point.costs[1] or point.least_memory_bytes
-        return *(fact(point, scenario) for fact in PREFERRED.values()), held_bytes
+        return *(fact(point, scenario) for fact in PREFERRED.values()), int(held_bytes / GIB), score(point)
 
     if choice is None or not runs:
         if starting := [point for point in waiting if starters(point, scenario)]:

@@ -135,7 +135,7 @@ class Scaling:
         knee, fastest = self.knee, self.fastest
         if knee is None or fastest is None or knee.gpus == fastest.gpus:
             return ""
-        return f"recommended: {counted(knee.gpus, 'GPU')}, the knee; fastest: {counted(fastest.gpus, 'GPU')}"
+        return f"sweet spot {counted(knee.gpus, 'GPU')}, fastest {counted(fastest.gpus, 'GPU')}"
 
     @property
     def batch(self) -> str:

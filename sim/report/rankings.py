@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, example_words, pareto_front
-from sim.outcomes.results import Result
+from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Command, Table, print_blocks
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
@@ -209,9 +210,14 @@ def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
         if None not in kinds:
             lacking.setdefault(str(kinds.most_common(1)[0][0]), []).append(name)
     yield from (f"no point is left of {', '.join(names)}: {kind}" for kind, names in lacking.items())
-    ranked = sweep.ranked()
+    ranked, worse = sweep.ranked(), {"memory": "larger", "cost": "dearer"}.get(sweep.objective, "slower")
+    of = Counter(p.kind == OUT_OF_MEMORY if p.status == "infeasible" else p.status for p in ranked)
     counts = {
-        status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")
+        "simulated": of["simulated"],
+        f"ruled out as {worse}": of["bounded"],
+        "out of memory": of[True],
+        "not possible": of[False],
+        "duplicates": len(sweep.points) - len(ranked),
     }
-    counts["with the result of another"] = len(sweep.points) - len(ranked)
-    yield "points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+    parts = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count)
+    yield f"{counted(len(sweep.points), 'configuration')}: {parts}"

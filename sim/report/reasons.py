@@ -109,9 +109,7 @@ def account_of(result: Result) -> Account:
         *_slowed_reason(main, account.slowed, result),
         *_idle_reason(strategy, scenario, result, account.idle),
     )
-    busy = (
-        f"GPUs compute {account.compute - account.slowed:.0%} of the time; nothing else takes a tenth of it"
-    )
+    busy = f"GPUs compute {account.compute - account.slowed:.0%} of the time; no delay takes a tenth"
     return replace(account, reasons=reasons or (busy,))
 
 
@@ -190,10 +188,7 @@ def _slowed_reason(main: Replayed, slowed: float, result: Result) -> Iterator[st
     beside_s = {way: collective_s(trace, of_way) - awaited.get(way, 0.0) for way, of_way in numbers.items()}
     most = max(beside_s, key=lambda way: beside_s[way])
     lost = _time_words(slowed * result.expected.duration_s, unit_of(result))
-    yield (
-        f"compute loses {slowed:.0%} of the time, {lost}, to collectives that run beside it, mostly"
-        f" {_way_words(trace, most)}"
-    )
+    yield f"overlapped {_way_words(trace, most)} slows compute by {slowed:.0%} of the time ({lost})"
 
 
 def _link_of(trace: Trace, way: Way) -> Link:
@@ -237,9 +232,12 @@ def _pace_words(trace: Trace, way: Way) -> str:
 
 
 def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, idle: float) -> Iterator[str]:
-    """Yield the stages of the pipeline of the first job, where they wait for one another."""
+    """Yield the stages of the pipeline of the first job, where they wait for one another, or GPUs beside a decoder."""
     if idle < COUNTS:
         return
+    alone, gpus = result.phases.get("decode_s", 0.0) / result.expected.duration_s, result.num_gpus
+    if gpus > 1 and getattr(scenario.workload, "vae_parallel", 1) <= 1 and alone * (1 - 1 / gpus) >= idle / 2:
+        yield f"{idle:.0%} idle: {gpus - 1} of {gpus} GPUs wait while one decodes"
     first_job, *_ = strategy.jobs(scenario)
     devices = (tuple(stage["devices"]) for stage in result.stages)
     stages = {gpus for gpus in devices if gpus[0] < first_job[1].workload.num_gpus}

@@ -50,9 +50,9 @@ def result_lines(result: Result, account: Account) -> Iterator[Line]:
     yield "speed", speed_words(result)
     groups, approximation = image_groups(result)
     if groups > 1:
-        together = counted(result.num_gpus // groups, "GPU")
+        gpus = result.num_gpus // groups
         each = counted(result.batch_size // groups, *sample_words(result))
-        yield "", f"{groups} groups of {together} draw {each} each"
+        yield "", f"{groups} replicas{f' of {gpus} GPUs' * (gpus > 1)}, {each} each"
     yield "memory", memory_words(result)
     yield "time", time_words(account)
     yield from (("" if number else "why", words) for number, words in enumerate(account.reasons))
@@ -98,7 +98,7 @@ def origin_lines(result: Result) -> Iterator[Line]:
         return
     scenario = result.source.scenario
     runtimes = runs_in(scenario.task, case_of(result.source.strategy, scenario))
-    started = f"{', '.join(runtimes)}; `sim launch` in place of `sim run` starts it"
+    started = f"{', '.join(runtimes)}; start it by `sim launch` with the same flags"
     yield "runs in", started if runtimes else NO_RUNTIME_TODAY
     words = [result.provenance, measured_words(scenario)]
     if result.provenance != "measured" and scenario.costs.published.source:

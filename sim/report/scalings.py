@@ -27,7 +27,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
     verdict, knee, fastest = verdict_of(scaling.chosen, note), scaling.knee, scaling.fastest
     if not verdict or knee is None or fastest is None or len(scaling) == 1:
         return verdict
-    lead = [("knee", _knee_words(scaling, knee)), *_beyond_lines(scaling, knee, verdict.account)]
+    lead = [("sweet spot", _knee_words(scaling, knee)), *_beyond_lines(scaling, knee, verdict.account)]
     there, word = {step.gpus for step in scaling.steps}, "not on"
     for sweep in scaling.sweeps:
         if (gpus := sweep.scenario.workload.num_gpus) not in there:
@@ -35,7 +35,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
             word = ""
     if fastest.gpus != knee.gpus:
         lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
-    word = "at the knee" if scaling.bends else verdict.best_word
+    word = "best there" if scaling.bends else verdict.best_word
     return replace(verdict, title=scaling.title, lead=tuple(lead), best_word=word)
 
 
@@ -65,7 +65,7 @@ def _fastest_words(scaling: Scaling, fastest: Step) -> str:
     values = tried(point for sweep in scaling.sweeps for point in sweep.points)
     named = ", ".join(filter(None, (fastest.result.strategy, how(fastest.result, values))))
     speed = f"{fastest.samples_per_s:,.4g} {unit_of(scaling)}/s"
-    share = f"at {fastest.efficiency:.0%} of the speed per GPU on {scaling.steps[0].gpus}"
+    share = f"{fastest.efficiency:.0%} efficient"
     copies = f", {fastest.copies} copies" if fastest.copies > 1 else ""
     return f"{counted(fastest.gpus, 'GPU')}, {speed}, {share}: {named}{copies}"
 
@@ -78,11 +78,9 @@ def _knee_words(scaling: Scaling, knee: Step) -> str:
         return f"none: something fits on {counted(first, 'GPU')} alone, of these numbers"
     if beyond is None:
         pays = f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays"
-        return f"{pays}; the speed per GPU there is {share} of that on {first}"
-    gain = (
-        f"those added up to {beyond.gpus} bring {beyond.gain:.0%} of their share, where {PAYS:.0%} would pay"
-    )
-    return f"{counted(knee.gpus, 'GPU')}, at {share} of the speed per GPU on {first}; {gain}"
+        return f"{pays} ({share} efficient)"
+    more = f"the next {beyond.gpus - knee.gpus} add {beyond.gain:.0%} of ideal, below the {PAYS:.0%} that pay"
+    return f"{counted(knee.gpus, 'GPU')} ({share} efficient); {more}"
 
 
 def unit_of(scaling: Scaling) -> str:
@@ -107,7 +105,7 @@ def table_of(scaling: Scaling) -> Table:
     values = tried(point for sweep in scaling.sweeps for point in sweep.points)
     copies = [str(step.copies) for step in steps]
     columns = [
-        Column("GPUs", [f"{step.gpus}{' knee' if step == knee else ''}" for step in steps]),
+        Column("GPUs", [f"{step.gpus}{' sweet spot' if step == knee else ''}" for step in steps]),
         Column("strategy", [result.strategy for result in results], words=True),
         Column("how", [how(result, values) for result in results], 2, words=True, widest=HOW),
         *([Column("copies", copies, 1)] if set(copies) - {"1"} else []),

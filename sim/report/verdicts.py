@@ -353,7 +353,8 @@ def _chosen_words(choice: Choice) -> str:
     """Return what decided among points that are too close to call."""
     names = {point.name for point in choice.close}
     among = f"{len(names)} strategies" if len(names) > 1 else f"{len(choice.close)} points"
-    return f"of {among} within {SLACK - 1:.0%} and our error: it {', '.join(choice.by) or 'is the fastest'}"
+    why = f"as it {' and '.join(choice.by) or 'is the fastest'}"
+    return f"{why}, of {among} within {SLACK - 1:.0%} and our error"
 
 
 def _roomy(ranked: Sequence[Point]) -> Result | None:
