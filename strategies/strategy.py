@@ -88,10 +88,6 @@ class _Method(ABC):
         """Bytes that the fullest device cannot do without, so that a sweep need not replay what cannot fit."""
         return 0.0
 
-    def held_bytes(self, scenario: TaskScenario) -> float:
-        """Bytes that the fullest device holds at least in this order; a sweep asks for them only before a replay."""
-        return self.least_memory_bytes(scenario)
-
     def remarks(self, scenario: TaskScenario) -> list[str]:
         """Remarks for the user on a point that does not run quite as its name promises, one line each."""
         return []

@@ -15,7 +15,7 @@ from validate.equal_blocks import equal_blocks_transformer
 
 POINTS = 16
 """Of one strategy on one scene: of so many that neighbour on its candidates."""
-QUESTIONS = ("bound", "order_bound", "least_memory_bytes", "held_bytes")
+QUESTIONS = ("bound", "order_bound", "least_memory_bytes")
 TRAINED = ["skips, one node", "one frozen, data inner, small nodes", "cascade, self-conditioning, one node"]
 SAMPLED = [
     "text, guidance in parallel, one node",

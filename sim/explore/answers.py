@@ -11,9 +11,7 @@ from sim.explore.points import Candidate, Point
 from sim.outcomes.results import OUT_OF_MEMORY, Result, lacking_words
 from sim.outcomes.runs import (
     bound,
-    check_held_memory,
     coarse_bound,
-    held_bytes,
     least_memory_bytes,
     parameters_of,
     run_point,
@@ -47,7 +45,7 @@ def bounds_of(
     try:
         if limit_s < inf and (least_s := coarse_bound(candidate.strategy, there)) > limit_s:
             return Bounds(least_s, 0.0)
-        least_bytes = (held_bytes if ordered else least_memory_bytes)(candidate.strategy, there)
+        least_bytes = least_memory_bytes(candidate.strategy, there)
         lacks = there.room_bytes is not None and least_bytes > there.room_bytes
         return Bounds(0.0 if lacks else bound(candidate.strategy, there, ordered=ordered), least_bytes)
     except InfeasibleError as error:
@@ -62,7 +60,6 @@ def outcome_of(candidate: Candidate, scenario: AnyScenario) -> Result | Infeasib
     """
     there = candidate.at(scenario)
     try:
-        check_held_memory(candidate.strategy, there)
         return run_point(candidate.strategy, there)
     except InfeasibleError as error:
         return error

@@ -13,7 +13,7 @@ from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
 from sim.inputs.scenarios import fields_of
 from sim.outcomes.results import lacking_words
-from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
+from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.pipelining.stages import divisors
 from strategies.plans.workloads import ALL, AUTO, RELIEF
 from strategies.registry import class_of, make, strategies_of
@@ -288,7 +288,6 @@ def _runs(question: Question, point: Candidate) -> bool:
             if question.runtime is not None:
                 check_runs(question.runtime, point.strategy, there)
         check_passes(point.strategy, there)
-        check_held_memory(point.strategy, there)
         return run_point(point.strategy, there).fits_memory
     except DiffusimError:
         return False

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 from profiles.checks import sum_in_order
-from profiles.errors import InfeasibleError
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import (
@@ -18,7 +17,7 @@ from sim.outcomes.parts import (
     replay_parts,
     variants,
 )
-from sim.outcomes.results import OUT_OF_MEMORY, Result, Source, lacking_words
+from sim.outcomes.results import Result, Source
 from sim.outcomes.uncertainties import uncertainty_of
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
@@ -57,21 +56,6 @@ def coarse_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
 def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Return bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
     return max(job.strategy.least_memory_bytes(job.scenario) for job in strategy.jobs(scenario))
-
-
-def held_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Return bytes that the fullest device of a point holds at least, in its order."""
-    return max(job.strategy.held_bytes(job.scenario) for job in strategy.jobs(scenario))
-
-
-def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
-    """Refuse a point whose order alone shows, without a replay, that it lacks memory.
-
-    Raises:
-        InfeasibleError: it lacks memory, or does not exist for the scenario.
-    """
-    if (room := scenario.room_bytes) is not None and (held := held_bytes(strategy, scenario)) > room:
-        raise InfeasibleError(lacking_words(held, scenario), OUT_OF_MEMORY)
 
 
 def weigh(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> Result:

@@ -320,24 +320,16 @@ def least_memory_bytes(
     fullest = max(state + size for state, size in zip(resident, held, strict=True))
     if not frozen_first:
         return fullest
-    return max(fullest, max(resident) + frozen_samples(layout) * frozen_sample_bytes(layout.scenario))
+    # samples of the frozen work that each GPU gets at least where all positions share it
+    samples = layout.group_batch // layout.shape.degree / layout.placement.replicas
+    return max(fullest, max(resident) + samples * _frozen_sample_bytes(layout.scenario))
 
 
-def frozen_samples(layout: Layout) -> float:
-    """Samples of the frozen work that each GPU gets at least where all positions share it."""
-    replicas = layout.placement.replicas  # refused where it is none
-    return layout.group_batch // layout.shape.degree / replicas
-
-
-def frozen_sample_bytes(scenario: Scenario) -> float:
+def _frozen_sample_bytes(scenario: Scenario) -> float:
     """Bytes per sample that the frozen layer which takes most reads and writes.
 
     The last layer of a component is left out: not all that it writes need be read.
     """
-
-    def make() -> float:
-        inner = (pairwise(scenario.model.components[index].layers[:-1]) for index in scenario.frozen)
-        pairs = chain.from_iterable(inner)
-        return max((before.output_bytes + after.output_bytes for before, after in pairs), default=0.0)
-
-    return scenario.remember("frozen sample", make)
+    inner = (pairwise(scenario.model.components[index].layers[:-1]) for index in scenario.frozen)
+    pairs = chain.from_iterable(inner)
+    return max((before.output_bytes + after.output_bytes for before, after in pairs), default=0.0)

@@ -13,13 +13,8 @@ from strategies.bounds.critical_path import order_bound, two_way_least_memory
 from strategies.bounds.pipelines import least_frozen_s, staged_bound, uncut_bound
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
-from strategies.pipelining.footprint import (
-    frozen_sample_bytes,
-    frozen_samples,
-    held_bytes,
-    least_memory_bytes,
-)
+from strategies.pipelining.filling import fill_bubbles
+from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import reduce_and_step
@@ -124,19 +119,8 @@ class DiffusionPipe(DepthFirstPipeline):
         """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)
         if _is_cascaded(scenario):
-            least_bytes = two_way_least_memory(layout, frozen_first=False)
-        else:
-            least_bytes = least_memory_bytes(layout, self.in_flight(), inputs_first=True)
-        return max(least_bytes, self._frozen_beside_bytes(layout))
-
-    def _frozen_beside_bytes(self, layout: Layout) -> float:
-        """Bytes of the frozen layer that takes most, on the least share of any position, beside those that stay."""
-        _, resident = held_bytes(layout)
-        if self.fill == "none":
-            return max(resident) + frozen_samples(layout) * frozen_sample_bytes(layout.scenario)
-        samples = frozen_samples(layout)
-        least = samples if self.fill == "full" else min(samples, LOCAL_BATCHES[0])
-        return min(resident) + least * frozen_sample_bytes(layout.scenario)
+            return two_way_least_memory(layout, frozen_first=False)
+        return least_memory_bytes(layout, self.in_flight(), inputs_first=True)
 
 
 def _stages_s(layout: Layout) -> list[float]:

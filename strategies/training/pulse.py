@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
-from math import ceil, inf
 from typing import Self
 
 import numpy as np
@@ -13,7 +11,6 @@ from profiles.units import FloatArray
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound, uncut_bound
-from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
@@ -24,7 +21,6 @@ from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Cut, Shape, shapes
-from strategies.plans.bubbles import ROUNDING
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
@@ -152,36 +148,7 @@ class Pulse(Strategy):
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)
-        return least_memory_bytes(layout, self._taken_in(layout), frozen_first=True)
-
-    def _taken_in(self, layout: Layout) -> list[int]:
-        """For each stage the micro-batches that have come to it at least when its device begins its first backward.
-
-        List scheduling leaves no device idle: until the first micro-batch comes back to a device, it and all before it
-        run the forwards of their first stages.
-        """
-        stages, degree = layout.stages, self.pipeline_degree
-        if self.micro_batches <= degree:  # the order may be the wave's
-            return [1] * len(stages)
-        steps_s = (
-            stage.forward_s + there.duration_s for stage, (there, _) in zip(stages, layout.hops, strict=True)
-        )
-        arrivals_s, taken = [*accumulate(steps_s, initial=0.0)], [1] * len(stages)
-        most, pace_s = min(self.micro_batches, self.in_flight * degree), 0.0
-        for first, back, *_ in layout.hosted:
-            pace_s = max(pace_s, stages[first].forward_s)
-            passes = (arrivals_s[back] - arrivals_s[first]) / (pace_s or inf)
-            taken[first] = min(most, max(1, ceil(passes * (1 - ROUNDING))))
-        return taken
-
-    def held_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device holds at least; the order is made where only it can tell."""
-        layout, there = self.layout(scenario), scenario.room_bytes
-        stages, least = len(layout.stages), self.least_memory_bytes(scenario)
-        most = min(self.micro_batches, self.in_flight * self.pipeline_degree)
-        if there is None or least_memory_bytes(layout, [most] * stages) <= there:
-            return least
-        return max(least, least_memory_bytes(layout, most_in_flight(self.ordering(scenario).rows)))
+        return least_memory_bytes(layout, [1] * len(layout.stages), frozen_first=True)
 
 
 def _skips(component: Component) -> list[tuple[int, int]]:
