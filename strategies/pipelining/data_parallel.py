@@ -22,6 +22,7 @@ from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.mesh import GATHER, SHARDS, Collected, Mesh
 from strategies.pipelining.stages import Shape, divisors
+from strategies.pipelining.teams import span_s
 from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Plan, Stage
@@ -190,38 +191,45 @@ def _summing_s(layout: Layout, way: Exchange, sizes: Sequence[float]) -> list[fl
 
 
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
-    """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step."""
-    workload, count = layout.scenario.workload, layout.shape.micro_batches
-    recipe, extra = workload.recipe, workload.extra_forward
+    """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step.
+
+    All compute with what is waited for, or all exchanges of a stream. Beside a team's own exchanges those of the mesh
+    and copies may run: then they count as nothing.
+    """
+    workload, count, mesh = layout.scenario.workload, layout.shape.micro_batches, layout.mesh
+    recipe, forwards = workload.recipe, 2 if workload.extra_forward else 1
     stages = [layout.stages[unit] for unit in units]
-    frozen_s, passes_s = before_s(layout, stages), sum_in_order(of.forward_s + of.backward_s for of in stages)
-    passes = 3 if extra else 2
-    work_s = count * (frozen_s + passes_s + (passes - 2) * sum_in_order(of.forward_s for of in stages))
+    frozen_s, after_s = before_s(layout, stages), step_s(layout, units)
+    each_s = (forwards * span_s(layout, unit, FORWARD) + span_s(layout, unit, BACKWARD) for unit in units)
+    work_s = count * (frozen_s + sum_in_order(each_s))
     pieces = [(unit, *piece) for unit in reversed(units) for piece in way.pieces(layout, unit)]
     if not any(size for _, _, size in pieces):
-        return work_s + step_s(layout, units)
-    parts, sums = layout.parts, -(-count // way.every)
-    gather = Collected(GATHER, SHARDS, layout.mesh.shared_among)
+        return work_s + after_s
+    sums = -(-count // way.every)
     sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
-    copies_s = [packed_s(layout, unit, size) if parts > 1 else 0.0 for unit, _, size in pieces]
-    work_s += sums * sum_in_order(copies_s)
-    each_s = _summing_s(layout, way, sizes)  # beside one another: of two streams the longer one
-    all_s = sums * (max(each_s) if way.overlap else sum_in_order(each_s))
+    alone = mesh.team == 1
+    if layout.parts > 1 and alone:
+        work_s += sums * sum_in_order(packed_s(layout, unit, size) for unit, _, size in pieces)
+    streams_s = [sums * seconds for seconds in _summing_s(layout, way, sizes)]
     # of the last piece, after which the backward goes on where the first layers are locked
-    waited_s = sum_in_order(_summing_s(layout, way, sizes[-1:]))
-    on_s = stages[0].backward_s - pieces[-1][1]
-    after_s = step_s(layout, units)
+    last, offset_s, _ = pieces[-1]
+    on_s = sum_in_order(of.backward_s for of in stages[: last - units[0] + 1]) - offset_s
+    waited_s = max(0.0, sum_in_order(_summing_s(layout, way, sizes[-1:])) - on_s)
+    waited_s *= count if way.sweeps else 1
     if way.gathers:
-        weights = [*layout.weights_bytes[units[0] : units[-1] + 1]]
-        gathers_s = passes * _collectives_s(layout, gather, weights)
-        # the first unit of a pass, and the last, whose backward follows its forward, are waited for
-        ends = [weights[0], weights[-1]]
-        waited_s += count * (gathers_s if len(units) == 1 else _collectives_s(layout, gather, ends))
-        work_s += count * passes * sum_in_order(unpacked_s(layout, unit) for unit in units)
-        all_s += count * gathers_s
-    else:
+        gather = Collected(GATHER, SHARDS, mesh.sharding)
+        # of sweeps the last unit stays from its forward to its backward
+        again = units if not way.sweeps else units[:-1] if way.reshard else ()
+        gathered = [*units] * forwards + [*again]
+        gathers_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in gathered])
+        streams_s[0] += count * gathers_s
+        ends = [units[0]] if way.sweeps else [units[0], units[-1]]  # waited for
+        ends_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in ends])
+        waited_s += count * (gathers_s if len(units) == 1 and not way.sweeps else ends_s)
+        work_s += alone * count * sum_in_order(unpacked_s(layout, unit) for unit in gathered)
+    elif layout.parts > 1:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
-        after_s += _collectives_s(layout, gather, weights) if parts > 1 else 0.0
+        after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
-        return work_s + all_s + after_s
-    return max(work_s - on_s + waited_s, frozen_s + all_s) + after_s
+        return work_s + sum_in_order(streams_s) + after_s
+    return max(work_s + alone * waited_s, frozen_s + max(streams_s)) + after_s

@@ -157,6 +157,8 @@ def _joined(items: Iterator[float | TeamExchange]) -> Items:
 
 def span_s(layout: Layout, unit: int, kind: str) -> float:
     """Return the seconds of a pass through a unit on ports that only alike teams use."""
+    if layout.mesh.team == 1:
+        return layout.stages[unit].backward_s if kind == BACKWARD else layout.stages[unit].forward_s
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
     there_s = later_s = 0.0
     for item in _items_of(layout, unit, kind):

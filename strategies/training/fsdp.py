@@ -4,30 +4,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.parameters import parameter
 from strategies.pipelining import data_parallel as fields
-from strategies.pipelining.data_parallel import DataParallel, before_s, shares
+from strategies.pipelining.data_parallel import DataParallel, shares
 from strategies.pipelining.footprint import MASTERS, TRAINED_STATE
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import (
-    GATHER,
-    REDUCE,
-    REPLICAS,
-    SCATTER,
-    SHARDS,
     WAYS,
-    Collected,
     Mesh,
     check_divisible,
     shard_sizes,
     teams,
 )
 from strategies.pipelining.stages import divisors
-from strategies.pipelining.teams import span_s
-from strategies.pipelining.units import Exchange, packed_s, step_s, unpacked_s
-from strategies.plans.actions import BACKWARD, FORWARD
+from strategies.pipelining.units import Exchange
 from strategies.scenario import Scenario
 
 
@@ -132,42 +123,3 @@ class FSDP(DataParallel):
             for size in () if left else shard_sizes(scenario, gpus, mesh.team):
                 for count in sorted({1, samples}):
                     yield cls(size, "true", mesh.context, mesh.way, mesh.tensor, count, backbones)
-
-    def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut: in each backbone all compute, or all that shards exchange."""
-        layout, reshard = self.layout(scenario), self.reshard == "true"
-        if not layout.divided:
-            return DataParallel.bound(self, scenario)
-        chains = map(layout.chain, range(len(layout.cuts)))
-        return sum_in_order(_least_s(layout, units, reshard=reshard) for units in chains)
-
-
-def _least_s(layout: Layout, units: range, *, reshard: bool) -> float:
-    """Seconds of one backbone: in either sweep all compute, or all that shards exchange; nothing runs into the next.
-
-    A forward sweep waits for its first gather, a backward one for its last sum; in teams, whose own exchanges these and
-    copies may run beside, that counts as nothing.
-    """
-    mesh, workload = layout.mesh, layout.scenario.workload
-    sizes = [layout.parameters[unit] * workload.recipe.gradient_bytes for unit in units]
-    gathers_s, scatters_s, sums_s = (
-        [layout.seconds(what, size) for size in of]
-        for what, of in (
-            (Collected(GATHER, SHARDS, mesh.sharding), [layout.weights_bytes[unit] for unit in units]),
-            (Collected(SCATTER, SHARDS, mesh.sharding), sizes),
-            (Collected(REDUCE, REPLICAS, mesh.replication), [size / mesh.parts for size in sizes]),
-        )
-    )
-    forward_s, backward_s = (
-        sum_in_order(span_s(layout, unit, kind) for unit in units) for kind in (FORWARD, BACKWARD)
-    )
-    frozen_s = before_s(layout, [layout.stages[units[0]]]) + workload.extra_forward * forward_s
-    again = units[:-1] if reshard else ()  # the last unit stays
-    if mesh.team == 1:
-        forward_s += gathers_s[0] + sum_in_order(unpacked_s(layout, unit) for unit in units)
-        backward_s += scatters_s[0] + sums_s[0] + sum_in_order(unpacked_s(layout, unit) for unit in again)
-        backward_s += sum_in_order(packed_s(layout, unit, layout.parameters[unit]) for unit in units)
-    gathered_s = sum_in_order(gathers_s[:-1])
-    scattered_s = sum_in_order([*scatters_s, *gathers_s[: len(again)]])
-    swept_s = max(forward_s, gathered_s) + max(backward_s, scattered_s, sum_in_order(sums_s))
-    return layout.shape.micro_batches * (frozen_s + swept_s) + step_s(layout, units)
