@@ -77,16 +77,6 @@ def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
     assert trace.p2p_bytes == 2 * (2 * 3 + remark.count("->"))
 
 
-@pytest.mark.parametrize(("in_flight", "forwards"), [(2, 7), (1, 4)])
-def test_a_device_takes_in_micro_batches_until_the_first_comes_back(make, in_flight, forwards):
-    backbone = make.component("unet", [1.0] * 8, saved_bytes=1.0)
-    scenario = make.scenario(make.model(backbone), make.cluster(), 4, 16)
-    point = Pulse(4, 16, in_flight=in_flight)
-    first_row = [action.stage for action in point.ordering(scenario).rows[0]]
-    assert first_row.index(7) >= forwards
-    assert point.least_memory_bytes(scenario) == forwards + 1
-
-
 def test_an_iteration_by_the_equations_takes_every_stage_for_the_longest(make):
     unet = make.component(
         "unet", [1.0] * 8, output_bytes=10.0, saved_bytes=1000.0, parameters=100,
