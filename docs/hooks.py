@@ -5,10 +5,13 @@ as they were run: ``cp -r notebooks build/ && python -m pytest --nbmake --overwr
 that they are shown without outputs.
 """
 
+import json
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from mkdocs.config.defaults import MkDocsConfig
@@ -16,6 +19,7 @@ from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
 import sim
+from profiles.machines.clusters import load_cluster
 from profiles.software.runtimes import all_runtimes
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +33,17 @@ TABLES = {
     "strategies": (sim.strategies, ["name", "task", "summary", "parameters"]),
 }
 
+LAYERS, LAYER_S, CLUSTER = 16, 1e-3, "a100-nvlink-8"
+"""Layers of the model of the playground, seconds of the forward of each a sample, and where it runs."""
+AXES = {
+    "strategy": ("schedule", ("gpipe", "1f1b", "diffusionpipe"), 2),
+    "stages": ("stages", (2, 4, 8), 1),
+    "micro_batches": ("micro-batches", (2, 4, 8), 1),
+    "frozen": ("encoder over backbone", ("none", "20 %", "40 %", "80 %"), 2),
+    "link": ("link over forward", ("free", "20 %", "50 %"), 0),
+}
+"""Sliders of the playground: titles, values, and which stands first."""
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site with a page for each notebook, and the pictures that it drew."""
@@ -40,7 +55,47 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             body = body.replace(f"({name})", f"({names[name]})")
             files.append(File.generated(config, f"notebooks/{names[name]}", content=content))
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=body))
+    files.append(File.generated(config, "runs.json", content=json.dumps(playground(), separators=(",", ":"))))
     return files
+
+
+def playground() -> dict[str, Any]:
+    """Return the sliders of the playground, and the run of each of their positions."""
+    axes = {name: {"title": title, "values": of, "first": first} for name, (title, of, first) in AXES.items()}
+    places = product(*(range(len(axis["values"])) for axis in axes.values()))
+    runs = {
+        " ".join(map(str, at)): _run(*(axis["values"][i] for axis, i in zip(axes.values(), at, strict=True)))
+        for at in places
+    }
+    return {"axes": axes, "runs": runs}
+
+
+def _run(strategy: str, stages: int, micro_batches: int, frozen: str, link: str) -> dict[str, Any]:
+    """Return a run of the playground: its end in ms, idle per cent, and of each GPU start, ms, kind and name of ops."""
+    cluster = load_cluster(CLUSTER)
+    encoder, sent = (
+        0 if words in {"none", "free"} else int(words.split()[0]) / 100 for words in (frozen, link)
+    )
+    hidden_bytes = sent * LAYER_S * LAYERS / stages * cluster.intra_node.bandwidth_bytes_per_s
+    model = sim.equal_layers_model(
+        LAYERS, LAYER_S, frozen_share=encoder, output_bytes=hidden_bytes, device=cluster.device.name
+    )
+    shape = {
+        "pipeline_degree": stages,
+        "micro_batches": micro_batches,
+        "batch_size": 48,
+        "checkpointing": "none",
+    }
+    result = sim.run(model, strategy, cluster, stages, **shape)
+    ops = result.ops()
+    bars = [
+        [
+            [round(1e3 * op.start_s), round(1e3 * op.duration_s, 1), op.category, op.action]
+            for op in own.itertuples()
+        ]
+        for _, own in ops[ops.category.isin(["forward", "backward", "frozen"])].groupby("device")
+    ]
+    return {"end": round(1e3 * result.iteration_s), "idle": round(100 * result.bubble_ratio), "bars": bars}
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
