@@ -36,16 +36,6 @@ class Share(NamedTuple):
     device_rows: int = 1
     device_columns: int = 1
 
-    def times(self, other: "Share") -> "Share":
-        """The share of a share."""
-        rows, keys = self.rows * other.rows, self.keys * other.keys
-        ring, ulysses = self.ring * other.ring, self.ulysses * other.ulysses
-        whole_text = self.whole_text or other.whole_text
-        in_sequence = self.sequence_parallel or other.sequence_parallel
-        both = self.device_rows * other.device_rows, self.device_columns * other.device_columns
-        tensor = self.tensor * other.tensor
-        return Share(rows, keys, ring, ulysses, tensor, whole_text, in_sequence, *both)
-
     @property
     def sequence(self) -> int:
         """Devices among which the tokens are divided."""

@@ -6,13 +6,13 @@ are summed.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from strategies.bounds.pipelines import frozen_s
-from strategies.orders.problem import Pass, Problem, follow
+from strategies.bounds.pipelines import chain_passes, frozen_s
+from strategies.orders.problem import Pass, follow
 from strategies.pipelining.builder import with_extra_forwards
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.two_way import is_one_backbone
-from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, FORWARD, Rows
+from strategies.plans.actions import BACKWARD_WEIGHT, Rows
 
 
 def order_bound(
@@ -34,42 +34,24 @@ def order_bound(
         frozen_after: it runs between the last pass of a device and its optimizer steps.
         split: backwards come in two parts.
     """
-
-    def bound() -> float:
-        problem, shape = layout.problem(), layout.shape
-        begins_s = tuple(frozen_s(layout, p) if frozen_first else 0.0 for p in range(shape.degree))
-        chains = tuple(_chains(layout, problem, split=split))
-        # group sizes on links alike have one answer
-        key = ("path", name, shape.degree, shape.micro_batches, layout.cuts, chains, begins_s)
-        free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
-        if frozen_after:
-            free_s = [end_s + frozen_s(layout, position) for position, end_s in enumerate(free_s)]
-        return _sums_end_s(layout, free_s, complete_s)
-
-    return layout.remember(("bound", name, frozen_first, frozen_after), bound)
+    shape = layout.shape
+    begins_s = tuple(frozen_s(layout, p) if frozen_first else 0.0 for p in range(shape.degree))
+    chains = tuple(_chains(layout, split=split))
+    # group sizes on links alike have one answer
+    key = ("path", name, shape.degree, shape.micro_batches, layout.cuts, chains, begins_s)
+    free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
+    if frozen_after:
+        free_s = [end_s + frozen_s(layout, position) for position, end_s in enumerate(free_s)]
+    return _sums_end_s(layout, free_s, complete_s)
 
 
-def _chains(
-    layout: Layout, problem: Problem, *, split: bool
-) -> Iterator[tuple[tuple[Pass, ...], tuple[int, ...]]]:
+def _chains(layout: Layout, *, split: bool) -> Iterator[tuple[tuple[Pass, ...], range]]:
     """The passes that the micro-batches of each chain take, and, apart, those parts of backwards that can wait."""
-    extra, kind = layout.scenario.workload.extra_forward, BACKWARD_INPUT if split else BACKWARD
-    for cut, (stages, numbers) in zip(
-        layout.cuts, [(of.stages, of.micro_batches) for of in problem.chains], strict=True
-    ):
-        waits_s = {s: layout.weight_part_s(layout.stages[s]) if split else 0.0 for s in stages}
-        forwards = [Pass(s, FORWARD, problem.forward_s[s], problem.forward_lag_s[s]) for s in stages]
-        extras = [one._replace(kind=EXTRA_FORWARD) for one in forwards if extra]
-        if extras:
-            ends = [problem.positions[s] for s in (stages[-1], stages[0])]
-            extras[-1] = extras[-1]._replace(lag_s=layout.feedback_s(cut.component, *ends))
-        backwards = [
-            Pass(s, kind, problem.backward_s[s] - waits_s[s], problem.backward_lag_s[s])
-            for s in reversed(stages)
-        ]
-        yield (*extras, *forwards, *backwards), numbers
-        for stage in stages if split else ():
-            yield (Pass(stage, BACKWARD_WEIGHT, waits_s[stage], 0.0),), numbers
+    for cut in range(len(layout.cuts)):
+        numbers = layout.micro_batches(cut)
+        yield tuple(chain_passes(layout, cut, split=split)), numbers
+        for s in layout.chain(cut) if split else ():
+            yield (Pass(s, BACKWARD_WEIGHT, layout.weight_part_s(layout.stages[s]), 0.0),), numbers
 
 
 def _ends_s(

@@ -7,7 +7,9 @@ import numpy as np
 
 from profiles.checks import sum_in_order
 from profiles.units import FloatArray
+from strategies.orders.problem import Pass
 from strategies.pipelining.layout import Layout
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, EXTRA_FORWARD, FORWARD
 
 
 def frozen_s(layout: Layout, position: int = 0) -> float:
@@ -93,7 +95,8 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
 def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
     limits: list[_Limit] = []
     for cut in range(len(layout.cuts)):
-        limits += _limits(_visits(layout, cut, split=split), len(layout.micro_batches(cut)))
+        passes = chain_passes(layout, cut, split=split)
+        limits += _limits(layout, passes, len(layout.micro_batches(cut)))
     steps = _steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
     each_s = np.array([min((steps[s] for s in hosted), default=0.0) for hosted in layout.hosted])
@@ -114,15 +117,6 @@ def _steps_s(layout: Layout) -> list[float]:
     return seconds
 
 
-class _Visit(NamedTuple):
-    """One pass of one micro-batch: its position, its seconds, those that may wait, and those to the next pass."""
-
-    position: int
-    pass_s: float
-    waiting_s: float
-    hop_s: float
-
-
 class _Limit(NamedTuple):
     """One pass of a stage by all its micro-batches: its position, the seconds before it, of its work, and after it."""
 
@@ -132,34 +126,35 @@ class _Limit(NamedTuple):
     tail_s: float
 
 
-def _visits(layout: Layout, cut: int, *, split: bool) -> list[_Visit]:
-    """The passes of a chain, extra forwards too, in the order in which a micro-batch takes them."""
-    numbers, stages, visits = layout.chain(cut), layout.stages, list[_Visit]()
-    forwards = [
-        _Visit(stages[s].position, stages[s].forward_s, 0.0, layout.hops[s][0].duration_s) for s in numbers
-    ]
+def chain_passes(layout: Layout, cut: int, *, split: bool) -> list[Pass]:
+    """Return the passes of a micro-batch through a chain, extra forwards too; split, without gradients of weights."""
+    numbers, stages, hops = layout.chain(cut), layout.stages, layout.hops
+    forwards = [Pass(s, FORWARD, stages[s].forward_s, hops[s][0].duration_s) for s in numbers]
+    passes = list[Pass]()
     if layout.scenario.workload.extra_forward:
-        ends = forwards[-1].position, forwards[0].position
+        ends = stages[numbers[-1]].position, stages[numbers[0]].position
         back_s = layout.feedback_s(layout.cuts[cut].component, *ends)
-        visits += [*forwards[:-1], forwards[-1]._replace(hop_s=back_s)]
-    visits += forwards
-    for number in reversed(numbers):
-        stage = stages[number]
-        waiting_s = layout.weight_part_s(stage) if split else 0.0
-        back_s = 0.0 if number == numbers.start else layout.hops[number - 1][1].duration_s
-        visits.append(_Visit(stage.position, stage.backward_s - waiting_s, waiting_s, back_s))
-    return visits
+        passes += [of._replace(kind=EXTRA_FORWARD) for of in forwards]
+        passes[-1] = passes[-1]._replace(lag_s=back_s)
+    passes += forwards
+    for s in reversed(numbers):
+        waiting_s = layout.weight_part_s(stages[s]) if split else 0.0
+        lag_s = 0.0 if s == numbers.start else hops[s - 1][1].duration_s
+        kind = BACKWARD_INPUT if split else BACKWARD
+        passes.append(Pass(s, kind, stages[s].backward_s - waiting_s, lag_s))
+    return passes
 
 
-def _limits(visits: Sequence[_Visit], count: int) -> Iterator[_Limit]:
+def _limits(layout: Layout, passes: Sequence[Pass], count: int) -> Iterator[_Limit]:
     """The limits of a chain: each pass for all of so many micro-batches, and what of it may wait."""
-    ready_s, after_s = 0.0, sum_in_order(visit.pass_s + visit.hop_s for visit in visits)
-    for position, pass_s, waiting_s, hop_s in visits:
-        after_s -= pass_s + hop_s
-        yield _Limit(position, ready_s, count * pass_s, max(0.0, after_s) + hop_s)
-        if waiting_s:
+    ready_s, after_s = 0.0, sum_in_order(one.duration_s + one.lag_s for one in passes)
+    for number, kind, pass_s, lag_s in passes:
+        position, after_s = layout.stages[number].position, after_s - (pass_s + lag_s)
+        yield _Limit(position, ready_s, count * pass_s, max(0.0, after_s) + lag_s)
+        if kind == BACKWARD_INPUT:
+            waiting_s = layout.weight_part_s(layout.stages[number])
             yield _Limit(position, ready_s + pass_s, count * waiting_s, 0.0)
-        ready_s += pass_s + hop_s
+        ready_s += pass_s + lag_s
 
 
 def _least_s(limits: Iterable[_Limit], step_s: FloatArray, last_step_s: float, *, split: bool) -> float:

@@ -270,7 +270,7 @@ def _layers_seconds(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tu
     """The seconds of all layers on each GPU of a team for a pass as in a run, and those of self-attention in them."""
 
     def make() -> tuple[FloatArray, FloatArray]:
-        degrees = Share(
+        share = run.share._replace(
             ring=grid.ring,
             ulysses=grid.ulysses,
             tensor=grid.tensor,
@@ -278,7 +278,6 @@ def _layers_seconds(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tu
             device_rows=grid.rows,
             device_columns=grid.columns,
         )
-        share = run.share.times(degrees)
         attention = scenario.backbone_costs.attention_s(run.batch, share)
         uneven = _fullest(scenario, grid.ulysses * grid.tensor) - 1
         total = scenario.backbone_costs.gpu_s(run.batch, share) + uneven * attention

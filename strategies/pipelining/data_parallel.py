@@ -59,9 +59,7 @@ class DataParallel(Strategy):
         if len(self.jobs(scenario)) > 1:
             raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
         backbones = scenario.model.backbones or (scenario.backbone_index,)
-        cuts = scenario.remember(
-            ("units", least), lambda: tuple(cut_units(scenario, i, least) for i in backbones)
-        )
+        cuts = tuple(cut_units(scenario, i, least) for i in backbones)
         scenario = sharded(scenario) if divided else scenario
         shape = Shape(1, self.micro_batches, mesh.team)
         return Layout(scenario, shape, cuts, mesh=mesh, in_units=True, divided=divided)

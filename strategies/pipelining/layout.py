@@ -401,8 +401,7 @@ class Layout:
                 f"`offload` is {workload.offload}, but the backbone's weights are shared among GPUs",
                 "offloaded blocks are of whole backbones",
             )
-        alike = ("weights of units", self.cuts, self.mesh.tensor)
-        return self.scenario.remember(alike, lambda: [*map(self._weight_bytes, range(len(self.stages)))])
+        return [*map(self._weight_bytes, range(len(self.stages)))]
 
     def _weight_bytes(self, unit: int) -> float:
         workload, trained = self.scenario.workload, self.parameters[unit]

@@ -15,7 +15,7 @@ from strategies.orders.chimera import check_halves, chimera_order
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Problem, evaluate
 from strategies.partitions.pair import optimal_pair, pair_rounds
-from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out
+from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import Rows, StageAction
@@ -76,12 +76,8 @@ def _optimal_boundaries(
 ) -> Sequence[tuple[int, ...]]:
     """The cuts of the best pair."""
     scenario, degree, count = layout.scenario, layout.shape.degree, layout.shape.micro_batches
-    for component in (scenario.model.components[i] for i in backbones):
-        if degree > len(component.layers):
-            raise InfeasibleError(
-                f"`pipeline_degree({degree})` exceeds the {len(component.layers)} layers of {component.name}",
-                "more stages than layers",
-            )
+    for backbone in backbones:
+        refuse_too_many(layout, degree, len(scenario.model.components[backbone].layers), "layers")
     # messages take twice as long: those of the other direction may compete for the links
     costs = [
         replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s)
