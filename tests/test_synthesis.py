@@ -14,7 +14,6 @@ from profiles.errors import InputError
 from sim.cli.main import main
 from strategies.orders.capacity import fits, peak_held
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.pattern import extend
 from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_problem
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
 from strategies.plans.actions import format_order
@@ -162,21 +161,6 @@ def test_without_a_solver_list_scheduling_still_works(monkeypatch):
         synthesize(wave_problem(4, 4, 2))
 
 
-@pytest.mark.parametrize("waves", [1, 2])
-def test_a_pattern_carries_over_to_any_size(waves):
-    for degree, micro_batches in ((4, 16), (8, 4), (8, 32), (7, 9), (1, 3)):
-        small, larger = wave_problem(4, 4, waves), wave_problem(degree, micro_batches, waves)
-        extension = extend(small, list_schedule(small), larger)
-        assert evaluate(larger, extension.rows).makespan_s <= extension.makespan_s
-        assert lower_bound_s(larger) <= extension.makespan_s <= 1.15 * lower_bound_s(larger)
-
-
-def test_the_pattern_of_four_devices_and_eight_micro_batches_stays_the_shortest():
-    small = wave_problem(4, 8)
-    for larger in (wave_problem(4, 32), wave_problem(8, 64), wave_problem(16, 32)):
-        assert extend(small, list_schedule(small), larger).makespan_s == lower_bound_s(larger)
-
-
 @pytest.fixture
 def sim(capsys):
     """A function that runs ``sim synthesize`` and returns its exit code, stdout and stderr."""
@@ -201,25 +185,19 @@ def test_the_command_prints_bound_proof_and_rows(sim):
     assert evaluate(wave_problem(4, 4), parse_order(rows)).makespan_s == 36
 
 
-def test_json_holds_both_answers(sim):
-    code, out, _ = sim("--pipeline-degree 4 --micro-batches 4 --waves 2 --extend-to 8,8 --json")
+def test_json_holds_the_answer(sim):
+    code, out, _ = sim("--pipeline-degree 4 --micro-batches 4 --waves 2 --json")
     assert code == 0
     assert out.count("\n") == 1
     result = json.loads(out)
-    extension = result.pop("extension")
     assert list(result) == [
         "pipeline_degree", "micro_batches", "positions", "bound", "makespan", "proven", "method",
         "activations_held", "seconds", "rows",
     ]  # fmt: skip
     assert [result[key] for key in ("bound", "makespan", "proven", "method")] == [60, 60, True, PROGRAMME]
-    problem, larger = wave_problem(4, 4, 2), wave_problem(8, 8, 2)
     rows = parse_order("\n".join(result["rows"]))
-    assert evaluate(problem, rows).makespan_s == 60
+    assert evaluate(wave_problem(4, 4, 2), rows).makespan_s == 60
     assert result["activations_held"] == peak_held(rows)
-    assert extension["method"] == "pattern"
-    assert extension["list_makespan"] == list_schedule(larger).makespan_s
-    assert extension["bound"] == lower_bound_s(larger)
-    assert evaluate(larger, parse_order("\n".join(extension["rows"]))).makespan_s == extension["makespan"]
 
 
 def test_torch_gets_its_csv_on_stdout_and_nothing_else(sim):
@@ -250,12 +228,7 @@ def test_bad_input_is_one_line_and_exit_code_two(sim):
         ("--positions 0,0", "--positions has no entry 1, each of --pipeline-degree 2 positions must have a stage"),
         ("--positions 0,1 --waves 2", "--waves and --positions both say where stages are: give one of them"),
         ("--forward 1,2", "--forward has 2 entries, must be one or one for each of 4 stages"),
-        ("--extend-to 4", "--extend-to is 4, must be devices and micro-batches, as 8,16"),
-        ("--extend-to 4,4 --forward 1,1,1,2", "--extend-to needs one --forward for all stages"),
-        ("--extend-to 4,4 --positions 0,0,1,1", "--extend-to needs stages that pass over all devices in line, as"
-         " 0,1,1,0 do; --positions is 0,0,1,1"),
         ("--waves 60000", "2 * stages(240000) * --micro-batches 2 = 960000 passes, at most 131072"),
-        ("--extend-to 8000,8000", "--extend-to is 8000, must be at most 1024"),
         ("--json --format torch", "--json and --format torch both want stdout: give one of them"),
     ):  # fmt: skip
         answer = sim(f"--pipeline-degree 2 --micro-batches 2 {arguments}")

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -12,18 +12,8 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InputError
 from sim.cli.flags import number, small_integer
 from strategies.orders.capacity import peak_held
-from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.pattern import extend
 from strategies.orders.problem import Chain, Problem, wave_positions
-from strategies.orders.synthesis import (
-    CERTIFICATE,
-    LIST,
-    PROGRAMME,
-    TIME_LIMIT_S,
-    Synthesis,
-    agree,
-    synthesize,
-)
+from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, TIME_LIMIT_S, Synthesis, synthesize
 from strategies.orders.whole import placed
 from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
@@ -32,12 +22,10 @@ MAX_PASSES: Final = 2**17
 """Forwards and backwards of all micro-batches; as many take 3 s, where the programme has nothing to do."""
 MAX_DEVICES: Final = 1024
 MAX_TIME: Final = 1e12
-PATTERN: Final = "pattern"
 METHODS: Final = {
     CERTIFICATE: "list scheduling, which meets the lower bound",
     PROGRAMME: "integer programme",
     LIST: "list scheduling; the programme found nothing shorter",
-    PATTERN: "the order above, stretched and replayed",
 }
 
 
@@ -100,8 +88,7 @@ def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
     add = parser.add_argument
     words = f"seconds for the integer programme (default: {TIME_LIMIT_S:g})"
     add("--time-limit", type=_time, default=TIME_LIMIT_S, metavar="S", help=words)
-    add("--extend-to", type=integers, metavar="P,M", help="carry the pattern over to P devices")
-    add("--format", choices=("text", "torch"), default="text", help="how to write the last order")
+    add("--format", choices=("text", "torch"), default="text", help="how to write the order")
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=synthesize_command)
 
@@ -118,33 +105,19 @@ def _time(text: str) -> float:
 
 
 def synthesize_command(options: argparse.Namespace) -> int:
-    """Find, extend and print an order; for torch its rows alone on stdout, and the rest on stderr."""
+    """Find and print an order; for torch its rows alone on stdout, and the rest on stderr."""
     if options.json and options.format == "torch":
         raise InputError("--json and --format torch both want stdout: give one of them")
     problem, start = _problem(options), perf_counter()
-    larger = None if options.extend_to is None else _larger(options, problem)
     synthesis = synthesize(problem, options.time_limit)
-    answers, start, baseline = [Solved(problem, synthesis, perf_counter() - start)], perf_counter(), {}
-    if larger is not None:
-        ordering, bound_s = extend(problem, synthesis.ordering, larger), lower_bound_s(larger)
-        extension = Synthesis(bound_s, ordering, agree(bound_s, ordering.makespan_s), PATTERN)
-        answers.append(Solved(larger, extension, perf_counter() - start))
-        baseline = {"list_makespan": list_schedule(larger).makespan_s}
+    answer, rows = Solved(problem, synthesis, perf_counter() - start), synthesis.ordering.rows
     if options.json:
-        extended = answers[1].to_json() | baseline if baseline else None
-        print(json.dumps(answers[0].to_json() | {"extension": extended}, allow_nan=False))
-        return 0
-    torch = options.format == "torch"
-    words = sys.stderr if torch else sys.stdout
-    for answer in answers:
-        if answer is not answers[0]:
-            print(f"\n{answer}\nlist scheduling   {baseline['list_makespan']:.6g}, from scratch", file=words)
-        else:
-            print(answer, file=words)
-        if not torch:
-            print("", format_order(answer.synthesis.ordering.rows), sep="\n", end="")
-    if torch:
-        sys.stdout.write(format_torch(answers[-1].synthesis.ordering.rows))
+        print(json.dumps(answer.to_json(), allow_nan=False))
+    elif options.format == "torch":
+        print(answer, file=sys.stderr)
+        sys.stdout.write(format_torch(rows))
+    else:
+        print(answer, "", format_order(rows), sep="\n", end="")
     return 0
 
 
@@ -166,7 +139,21 @@ def _problem(options: argparse.Namespace) -> Problem:
         if len(values) not in (1, len(positions)):
             rule = f"must be one or one for each of {len(positions)} stages"
             raise InputError(f"--{flag} has {len(values)} entries, {rule}")
-    return _chain(options, positions, options.micro_batches)
+    stages = len(positions)
+    hops = [0.0 if one == other else options.lag for one, other in pairwise(positions)]
+    forward, backward = (
+        tuple(values) if len(values) == stages else tuple(values) * stages
+        for values in (options.forward, options.backward)
+    )
+    return Problem(
+        forward_s=forward,
+        backward_s=backward,
+        positions=positions,
+        chains=(Chain(tuple(range(stages)), tuple(range(options.micro_batches))),),
+        forward_lag_s=(*hops, 0.0),
+        backward_lag_s=(0.0, *hops),
+        capacity=options.activation_cap,
+    )
 
 
 def _positions(options: argparse.Namespace) -> tuple[int, ...]:
@@ -186,43 +173,3 @@ def _check_size(stages: int, micro_batches: int) -> None:
     if (passes := 2 * stages * micro_batches) > MAX_PASSES:
         product = f"2 * stages({stages}) * `micro_batches({micro_batches})`"
         raise InputError(f"{product} = {passes} passes, at most {MAX_PASSES}")
-
-
-def _chain(options: argparse.Namespace, positions: Sequence[int], micro_batches: int) -> Problem:
-    stages = len(positions)
-    hops = [0.0 if one == other else options.lag for one, other in pairwise(positions)]
-    forward, backward = (
-        tuple(values) if len(values) == stages else tuple(values[:1]) * stages
-        for values in (options.forward, options.backward)
-    )
-    return Problem(
-        forward_s=forward,
-        backward_s=backward,
-        positions=tuple(positions),
-        chains=(Chain(tuple(range(stages)), tuple(range(micro_batches))),),
-        forward_lag_s=(*hops, 0.0),
-        backward_lag_s=(0.0, *hops),
-        capacity=options.activation_cap,
-    )
-
-
-def _larger(options: argparse.Namespace, problem: Problem) -> Problem:
-    """Return the problem that the pattern is carried over to: more devices, passed over in the same directions."""
-    if len(options.extend_to) != 2 or min(options.extend_to) < 1:
-        raise InputError(
-            f"--extend-to is {','.join(map(str, options.extend_to))}, must be devices and micro-batches, as 8,16"
-        )
-    degree, micro_batches = options.extend_to
-    check_integer("extend_to", degree, most=MAX_DEVICES)
-    for flag in ("forward", "backward"):
-        if len({*getattr(options, flag)}) > 1:
-            raise InputError(f"--extend-to needs one --{flag} for all stages")
-    size, positions = problem.num_devices, list[int]()
-    _check_size(len(problem.positions) // size * degree, micro_batches)
-    for first in range(0, len(problem.positions), size):
-        passed = problem.positions[first : first + size]
-        if passed not in (tuple(range(size)), tuple(reversed(range(size)))):
-            rule = "needs stages that pass over all devices in line, as 0,1,1,0 do; --positions is"
-            raise InputError(f"--extend-to {rule} {','.join(map(str, problem.positions))}")
-        positions += range(degree) if passed == tuple(range(size)) else reversed(range(degree))
-    return _chain(options, positions, micro_batches)
