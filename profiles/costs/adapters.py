@@ -75,13 +75,7 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
             continue
         inner_bytes = of.written_bytes * rank / of.n
         element_bytes = of.written_bytes / (of.heads * of.m * of.n)
-        rows = {
-            "count": of.count,
-            "heads": of.heads,
-            "m": of.m,
-            "image_m": of.image_m,
-            "image_heads": of.image_heads,
-        }
+        rows = {key: getattr(of, key) for key in ("count", "heads", "m", "image_m", "image_heads")}
         yield Kernel(
             "matmul", **rows, n=rank, k=of.k, read_bytes=of.read_bytes, written_bytes=inner_bytes,
             weight_bytes=element_bytes * rank * of.k,

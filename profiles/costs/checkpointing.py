@@ -95,12 +95,9 @@ def checkpointed(
     for index, (before, layer) in enumerate(pairwise(layers[: len(counts)]), 1):
         if _upsamples(counts[index]) and layer.output_bytes > before.output_bytes:
             around[index], parts[index] = layer.output_bytes, 0.0
-        elif before.block == layer.block and _is_resnet(counts[index]):  # the second of the middle
-            inputs[index] += before.output_bytes
-            around[index - 2], parts[index - 2] = (
-                saved_bytes[index - 2],
-                0.0,
-            )  # whose first is not checkpointed
+        elif before.block == layer.block and _is_resnet(counts[index]):
+            inputs[index] += before.output_bytes  # the second of the middle, whose first is not checkpointed
+            around[index - 2], parts[index - 2] = saved_bytes[index - 2], 0.0
     backward = np.array([layer.backward != "none" for layer in layers])
     gradients = backward * (largest_bytes > 0) * ((stream + joined) * outputs + largest_bytes)
     return Checkpointed(

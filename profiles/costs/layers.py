@@ -111,10 +111,8 @@ class ComponentCosts:
                 + (f", only on {others}" if others else "")
                 + "; a device without rates is for models whose times are given, such as sim.equal_layers_model"
             )
-        self._times, self._scale = (
-            times_of(component, device, of, self.extent, training=training),
-            scale * calibration,
-        )
+        self._scale = scale * calibration
+        self._times = times_of(component, device, of, self.extent, training=training)
 
     def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
@@ -292,15 +290,9 @@ class ModelCosts(TaskCosts):
     ) -> None:
         of = load_stack() if stack is None else stack
         smaller = device_in(device, precision, pace)
+        size = model.height, model.width
         super().__init__(
-            model,
-            device,
-            model.height,
-            model.width,
-            of,
-            training=True,
-            calibration=calibration,
-            backbone_device=smaller,
+            model, device, *size, of, training=True, calibration=calibration, backbone_device=smaller
         )
         half = replace(of, cast_weights=False)
         self._of_half = partial(ModelCosts, model, device, half, calibration=calibration, precision=precision)
@@ -308,11 +300,10 @@ class ModelCosts(TaskCosts):
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * used.forward_operator_s
-        self._traffic, self._bytes_per_s = OPTIMIZER_TRAFFIC[used.optimizer], 0.0
-        if device.laws is not None:
+        self._traffic, self._bytes_per_s, self._smaller = OPTIMIZER_TRAFFIC[used.optimizer], 0.0, None
+        if device.laws is not None and smaller.laws is not None:
             self._bytes_per_s = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
-        laws = smaller.laws
-        self._smaller = laws.smaller if laws else None
+            self._smaller = smaller.laws.smaller
         self._cast_share = _cast_share(model) if self._smaller else 0.0
 
     @cached_property

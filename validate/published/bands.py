@@ -40,10 +40,9 @@ from profiles.files import read_text
 from profiles.machines.clusters import IDEAL, LINKS, cluster_names
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import csv_text, toml_text, write_file
-from sim.outcomes.runs import run_point
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
-from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, left_out, scored
+from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, scored
 from validate.published.ledger import Ledger
 from validate.published.records import (
     METHODS_OF_KIND,
@@ -55,7 +54,7 @@ from validate.published.records import (
     Standing,
     authors_of,
 )
-from validate.published.runs import Run, all_runs, sampler_of, scenario_of
+from validate.published.runs import Run, all_runs, outcome_of, scenario_of
 from validate.tables import Section
 
 COMMAND: Final = "python -m validate published --bands"
@@ -158,16 +157,13 @@ def pooled(part: str, misses: Sequence[Miss]) -> Iterator[Spread]:
 def sampled(runs: Iterable[Run], known: Bands) -> Iterator[Miss]:
     """Published latencies of one GPU over those predicted without the anchors of their source."""
     for run in runs:
-        place, outcome, published_s = run.place, run.outcome, run.row.latency_s
-        apart = run.record.standing is Standing.APART
-        if place is None or outcome is None or not published_s or place.num_gpus > 1 or apart:
+        published_s, apart = run.row.latency_s, run.record.standing is Standing.APART
+        if run.place is None or not published_s or run.place.num_gpus > 1 or apart:
             continue
-        there = left_out(run)
-        scenario = scenario_of(there)
-        predicted_s = run_point(sampler_of(outcome), scenario).latency_s
-        family, part = known.family(place.cluster.device.name), ANCHORED if there.anchored else COMPUTE
-        small = there.height * there.width * scenario.backbone.frames <= SMALL_PIXELS
-        error = log(published_s / predicted_s)
+        there = run.left_out
+        family, part = known.family(there.cluster.device.name), ANCHORED if there.anchored else COMPUTE
+        small = there.height * there.width * scenario_of(there).backbone.frames <= SMALL_PIXELS
+        error = log(published_s / outcome_of(there, run.sampler).latency_s)
         yield Miss(part, family + SMALL * small, run.row.published.authors, error)
 
 

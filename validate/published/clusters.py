@@ -227,13 +227,9 @@ def run_clusters(options: argparse.Namespace) -> None:
         for run in (run for run in read_runs() if run.role == SETS):
             print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
         for few, many in _pairs():
-            seconds, gpus = (
-                hidden_by_nothing(few, many),
-                f"{few.options['gpus']} and {many.options['gpus']} GPUs",
-            )
-            print(
-                f"{few.name} on {gpus} ({few.stack.name}): {seconds:.3f} s of the host an iteration that nothing hides"
-            )
+            where = f"{few.name} on {few.options['gpus']} and {many.options['gpus']} GPUs ({few.stack.name})"
+            seconds = hidden_by_nothing(few, many)
+            print(f"{where}: {seconds:.3f} s of the host an iteration that nothing hides")
 
 
 def _record(run: ClusterRun) -> Record:

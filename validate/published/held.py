@@ -16,7 +16,7 @@ from sim.inputs.calibrating import Number, measure
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point
 from validate.published.records import Record, Standing
-from validate.published.runs import FREE_LINK, Place, Run, sampler_of, scenario_of
+from validate.published.runs import FREE_LINK, Place, Run, outcome_of, scenario_of
 from validate.tables import Section, percent
 
 ENOUGH: Final = 12
@@ -60,31 +60,18 @@ def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
     alone = {_same(run): run for run in reversed(timed) if run.place and run.place.num_gpus == 1}
     factors = dict[tuple[object, ...], Any]()
     for run in timed:
-        place, outcome, key = run.place, run.outcome, _same(run)
-        if (
-            not (place and outcome and key in alone)
-            or place.num_gpus == 1
-            or place.cluster.intra_node == FREE_LINK
-        ):
+        place, key = run.place, _same(run)
+        if place is None or key not in alone or place.num_gpus == 1 or place.cluster.intra_node == FREE_LINK:
             continue
         if key not in factors:
             one = alone[key]
-            assert one.outcome is not None
             number = Number("latency_s", one.row.latency_s or 0.0)
-            scenario = scenario_of(left_out(one))
-            factors[key] = measure(sampler_of(one.outcome), scenario, number, {})
-        there = left_out(run)
-        sampler, scenario = sampler_of(outcome), scenario_of(there)
-        before = run_point(sampler, scenario)
-        after = run_point(sampler, replace(scenario, measured=factors[key]))
+            factors[key] = measure(one.sampler, scenario_of(one.left_out), number, {})
+        there = run.left_out
+        before = outcome_of(there, run.sampler)
+        after = run_point(run.sampler, replace(scenario_of(there), measured=factors[key]))
         errors = (log((run.row.latency_s or 0.0) / of.latency_s) for of in (before, after))
         yield Held(run.record, place.model, _circumstances(there, before), *errors)
-
-
-def left_out(run: Run) -> Place:
-    """The place of a run, without the anchors of its source."""
-    assert run.place is not None
-    return run.place._replace(unknown=run.row.published.authors)
 
 
 def _same(run: Run) -> tuple[object, ...]:

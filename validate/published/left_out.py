@@ -17,14 +17,13 @@ from profiles.machines.devices import load_device
 from profiles.machines.hosts import BOX
 from profiles.measuring.tables import grouped
 from profiles.software.stacks import load_stack
-from sim.outcomes.runs import run_point
 from validate.fitting.anchors import attention_share, shared_attention
 from validate.fitting.boxes import BOXES, CLUSTER
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, SETS_HOST, rated, read_runs, shared_rate
 from validate.published.ledger import Ledger
 from validate.published.records import Standing, authors_of
-from validate.published.runs import FREE_LINK, Place, Run, all_runs, sampler_of, scenario_of
+from validate.published.runs import FREE_LINK, Place, Run, all_runs, outcome_of
 from validate.tables import Section, percent
 
 NEAREST: Final[Mapping[str, str]] = {CLUSTER: "l40s-pcie-8"}
@@ -106,9 +105,9 @@ def _without(
     """The line of some runs, with a constant that a source alone set, and where it is changed."""
     pairs = []
     for run in runs:
-        assert run.place is not None and run.outcome is not None and run.row.latency_s
+        assert run.place is not None and run.row.latency_s
         if run.place.cluster.intra_node != FREE_LINK:
-            again = run_point(sampler_of(run.outcome), scenario_of(change(run.place)))
+            again = outcome_of(change(run.place), run.sampler)
             pairs.append((run.error, again.latency_s / run.row.latency_s - 1))
     yield from _line(head, pairs, instead)
 

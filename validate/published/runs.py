@@ -91,6 +91,18 @@ class Run:
         return self.outcome.latency_s / self.row.latency_s - 1
 
     @property
+    def left_out(self) -> Place:
+        """The place without the anchors of its authors."""
+        assert self.place is not None
+        return self.place._replace(unknown=self.row.published.authors)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of the outcome."""
+        assert self.outcome is not None
+        return make_sampler(self.outcome.strategy, self.outcome.parameters)
+
+    @property
     def record(self) -> Record:
         """The record of the row's number."""
         row, place, outcome = self.row.published, self.place, self.outcome
@@ -192,16 +204,11 @@ def outcome_of(place: Place, sampler: Sampler) -> Result:
     return run_point(sampler, scenario_of(place))
 
 
-def sampler_of(outcome: Result) -> Sampler:
-    """The sampler of a result."""
-    return make_sampler(outcome.strategy, outcome.parameters)
-
-
 def sent_bytes(run: Run) -> float:
     """Bytes that one device sends in one step, on average, for one sample without guidance."""
-    assert run.place is not None and run.outcome is not None
-    place, of = run.place._replace(guidance="none"), run.outcome
-    outcome = outcome_of(place, sampler_of(of)).expected
+    assert run.place is not None
+    place = run.place._replace(guidance="none")
+    outcome = outcome_of(place, run.sampler).expected
     return (outcome.collective_bytes + outcome.p2p_bytes) / (place.num_gpus * place.steps)
 
 
