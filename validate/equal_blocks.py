@@ -33,17 +33,9 @@ def equal_blocks_transformer(
     Each block attends once to all tokens, and sums twice under tensor parallelism, after attention and after the
     feed-forward. The last block's output is the noise prediction.
 
-    Args:
-        num_layers: transformer blocks.
-        forward_s: forward seconds of one block per sample.
-        rows: of image tokens; there are as many columns.
-        hidden_size: elements per token.
-        heads: of the attention.
-        text_tokens: tokens of the text that pass through the blocks beside those of the image.
-        parameters: of one block.
-        saved_bytes: what one block keeps for its backward, per sample.
-        skips: whether each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
-        device: name of the device on which the times count as measured.
+    ``forward_s`` are seconds of one block per sample, measured on ``device``; there are as many columns as ``rows`` of
+    image tokens, and ``text_tokens`` that pass through beside them; ``parameters`` and ``saved_bytes`` (per sample) are
+    of one block. With ``skips`` each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
     """
     check_counts("model", least=1, num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
     model = equal_layers_model(

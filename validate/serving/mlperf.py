@@ -21,6 +21,7 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
+from profiles.measuring.tables import grouped
 from sim.serving.fleet import Plan, Pool, Replay, Service
 from sim.serving.load import Kind, Load, Trace
 from strategies.policy import Shape, Times
@@ -185,28 +186,24 @@ def _predict(draws: int, run: ServerRun) -> tuple[np.ndarray, np.ndarray]:
 def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterator[Section]:
     """The runs, and what they say together."""
     header = ("system", "load", *(f"p{of}, s: measured, predicted, 80 % of draws" for of in PERCENTS))
-    rows = []
-    errors: dict[bool, list[float]] = {False: [], True: []}
-    inside: dict[bool, list[bool]] = {False: [], True: []}
+    rows, judged = [], list[tuple[bool, float, bool]]()
     with ProcessPoolExecutor(workers) as executor:
         for run, (predicted, drawn) in zip(runs, executor.map(partial(_predict, draws), runs), strict=True):
             ends = np.percentile(drawn, (10, 90), axis=0)
             cells = list(zip(run.measured_s, predicted, *ends, strict=True))
             row = [f"{was:.2f} {now:.2f} ({low:.1f} to {high:.1f})" for was, now, low, high in cells]
             rows.append([f"{run.system}, {run.gpus} {run.gpu}", f"{run.load:.2f}", *row])
-            if not run.apart:
-                errors[run.load >= HIGH] += [abs(now / was - 1) for was, now, *_ in cells]
-                inside[run.load >= HIGH] += [low <= was <= high for was, _, low, high in cells]
+            for was, now, low, high in cells if not run.apart else ():
+                judged.append((run.load >= HIGH, abs(now / was - 1), low <= was <= high))
     remark = (
         "Predicted under the arrivals that the run had, where its seed is known, else by the median draw."
     )
     yield Section("MLPerf Server, Stable Diffusion XL, from Offline rates", header, rows, remark)
-    names = {False: f"load below {HIGH}", True: f"load from {HIGH}"}
-    groups = [(names[of], errors[of], inside[of]) for of in names if errors[of]]
-    rows = [
-        [name, percent(median(of)), f"{sum(held)} of {len(held)}, {percent(sum(held) / len(held))}"]
-        for name, of, held in groups
-    ]
+    rows = []
+    for name, of in grouped(judged, lambda one: f"load {'from' if one[0] else 'below'} {HIGH}").items():
+        held = sum(inside for *_, inside in of)
+        numbers = f"{held} of {len(of)}, {percent(held / len(of))}"
+        rows.append([name, percent(median(error for _, error, _ in of)), numbers])
     header = ("", "median error of p50, p90 and p99", "inside the 80 % interval")
     yield Section("MLPerf Server: errors", header, rows)
 
@@ -224,12 +221,6 @@ def fits(runs: Sequence[ServerRun]) -> Section:
                 errors[run.load >= HIGH] += found.tolist()
         cells = [percent(median(map(abs, of))) for of in errors.values()]
         rows.append([f"{fixed:g}", f"{slower:g}", dispatch, *cells, signed(median(errors[True]))])
-    header = (
-        "fixed share",
-        "slower by",
-        "queues and batchers",
-        f"load below {HIGH}",
-        f"load from {HIGH}",
-        "signed",
-    )
+    loads = f"load below {HIGH}", f"load from {HIGH}"
+    header = ("fixed share", "slower by", "queues and batchers", *loads, "signed")
     return Section("MLPerf Server: median errors by the curve of a batch", header, rows)
