@@ -18,7 +18,7 @@ from sim.report.serving import load_warning, serving_blocks, write_serving_repor
 from sim.report.views import Serving
 from sim.serving.inputs import TRAFFIC
 from sim.serving.options import ServingOptions
-from sim.serving.records import write_trace
+from sim.serving.outcomes import write_trace
 
 SHOWN: Final = (
     "--help", "--model", "--cluster", "--gpus", "--stack", "--runtime", "--strategy", "--measured", "--measured-run",

@@ -25,7 +25,7 @@ from sim.report.scalings import table_of, verdict_at_knee
 from sim.report.serving import ServingVerdict, serving_blocks, verdict_of_serving, write_serving_report
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from sim.serving import answers
-from sim.serving.records import request_rows
+from sim.serving.outcomes import request_rows
 from strategies.strategy import AnyStrategy
 
 if TYPE_CHECKING:

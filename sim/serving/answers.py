@@ -42,7 +42,7 @@ class Serving:
         outcomes: of each plan at the highest rate asked for; of several numbers of GPUs on the fewest that hold.
         curves: of the best plans, outcomes by rate.
         ends: of the best plan, the lowest and the highest value of what it gives, by public key, where service takes
-            as long as the low and the high estimate; infinite GPUs where none hold.
+            as long as the low, the middle and the high estimate; infinite GPUs where none hold.
         limit: where the best plan misses the SLO or cannot keep up, the highest rate at which one would not, and it.
         fewest_bound: GPUs that no plan can do without, where the fewest were asked for.
     """
@@ -204,7 +204,7 @@ def _find_fewest(found: Serving) -> None:
         plan = question.fewest(found.best.plan, rate)
         return inf if plan is None else plan.gpus
 
-    found.ends["gpus"] = _span(_at_ends(found, fewest))
+    found.ends["gpus"] = _span([found.best.plan.gpus, *_at_ends(found, fewest)])
 
 
 def _compare(found: Serving) -> None:
@@ -228,7 +228,8 @@ def _compare(found: Serving) -> None:
     if not (best.holds(options.slo_share) and best.keeps_up) and not options.process.clients:
         found.limit = _limit(found)
     if options.capacity:
-        found.ends["capacity_per_s"] = _span(_at_ends(found, lambda of: of.capacity_per_s(best.plan), DRAWS))
+        ends = _at_ends(found, lambda of: of.capacity_per_s(best.plan), DRAWS)
+        found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *ends])
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
         for of in _leaders(found, low):
@@ -271,9 +272,9 @@ def _look_closer(found: Serving, rate: float) -> None:
     if found.options.process.clients or question.site.band(best.plan.degree) == Band():
         return
     runs = _at_ends(found, lambda of: of.run(best.plan, rate))
-    found.ends["p99_s"] = _span(of.percentile_s(99) for of in runs)
+    found.ends["p99_s"] = _span(of.percentile_s(99) for of in (best, *runs))
     if best.attainment is not None:
-        found.ends["attainment"] = _span(of.attainment or 0.0 for of in runs)
+        found.ends["attainment"] = _span(of.attainment or 0.0 for of in (best, *runs))
 
 
 def _at_ends(found: Serving, of: Callable[[Question], T], draws: int = 1) -> list[T]:

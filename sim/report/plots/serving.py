@@ -14,8 +14,7 @@ from sim.report.plots import charts
 from sim.report.plots.looks import MARKERS
 from sim.serving.answers import Serving
 from sim.serving.fleet import Ran
-from sim.serving.outcomes import Outcome
-from sim.serving.records import log_of, waiting_over_time
+from sim.serving.outcomes import Outcome, log_of, waiting_over_time
 
 __all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates") for info in ("", "_info")]
 
