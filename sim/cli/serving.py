@@ -21,17 +21,17 @@ from sim.serving.options import ServingOptions
 from sim.serving.outcomes import write_trace
 
 SHOWN: Final = (
-    "--help", "--model", "--cluster", "--gpus", "--stack", "--runtime", "--strategy", "--measured", "--measured-run",
-    "--experiment", "--resolution", "--frames", "--steps", "--guidance",
+    "--help", "--stack", "--runtime", "--measured", "--measured-run", "--experiment", "--resolution", "--frames",
+    "--steps", "--guidance",
 )  # fmt: skip
-"""Flags of a question that the help shows; all others of sampling are taken, too."""
+"""Flags of a question that the help shows as others do; all others of sampling are taken, too."""
 HELP: Final = {
     "--model": "a model's name, or a model folder; not with --service",
     "--cluster": "a cluster's name, or a cluster file; several with commas",
     "--gpus": "GPUs of the fleet; of several, such as 1-64, the fewest that hold the SLO (default: one node)",
     "--strategy": "samplers of replicas, with commas (default: the fastest of the exact image)",
 }
-"""What the help says of flags that ``sim sweep`` has, too."""
+"""Flags that it shows in words of its own."""
 
 
 def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -42,12 +42,11 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     for action in parser._actions:
         flag = action.option_strings[-1] if action.option_strings else ""
         action.required = False
-        action.help = HELP.get(flag, action.help) if flag in (*SHOWN, *own) else argparse.SUPPRESS
+        action.help = HELP.get(flag, action.help if flag in (*SHOWN, *own) else argparse.SUPPRESS)
     parser.usage = "sim serve --model MODEL --rate PER_S [--slo SECONDS] [FLAGS]"
     mixes = ", ".join(sorted(path.stem for path in TRAFFIC.glob("*.toml")))
-    group = parser.add_argument_group(
-        "serving", "all other flags of `sim sweep` about sampling are taken, too"
-    )
+    others = "all other flags of `sim sweep` about sampling are taken, too"
+    group = parser.add_argument_group("serving", others)
     for item in fields(ServingOptions):
         settings = settings_of(item)
         settings["help"] += f" (shipped: {mixes})" if item.name == "mix" else ""
@@ -58,12 +57,7 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add("--trace", type=file_flag, metavar="FILE", help="write what its GPUs run, to open in Perfetto")
     add("--plot", type=file_flag, metavar="FILE", help="draw the plans (.png, .svg, .pdf)")
     add("--format", choices=("text", "markdown"), default="text", help="how to print (default: text)")
-    add(
-        "--report",
-        type=file_flag,
-        metavar="FILE.html",
-        help="write a page with pictures that needs no network",
-    )
+    add("--report", type=file_flag, metavar="FILE.html", help="write a page with pictures")
 
 
 def serve_command(options: argparse.Namespace) -> int:

@@ -103,12 +103,10 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         by = "by the error of the step times and the draw of requests"
         band = f" ({rate_words(low)} to {rate_words(high)} {by})"
         yield "capacity", f"up to {rate_words(best.capacity_per_s)} a second hold the SLO{band}"
-    images = samples_of(serving)
-    cost = (
-        f"{rounded(best.gpu_s_per_request, 3)} GPU-seconds each" if best.completed_per_s else "none complete"
-    )
+    each_s = best.gpu_s_per_request
+    cost = f"{figures(each_s)} GPU-seconds each" if each_s < inf else "none complete"
     if best.dollars_per_1000 is not None:
-        cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {images}"
+        cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {samples_of(serving)}"
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
 
 
@@ -123,11 +121,8 @@ def load_warning(serving: Serving) -> str:
         return ""
     best, (rate, plan) = serving.best, serving.limit
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
-    holds = (
-        f"up to {rate_words(rate)}/s {holds} ({plan.replicas} {plan.rule_and_cap})"
-        if rate
-        else f"no rate {holds}"
-    )
+    which = f"({plan.replicas} {plan.rule_and_cap})"
+    holds = f"up to {rate_words(rate)}/s {holds} {which}" if rate else f"no rate {holds}"
     if best.keeps_up:
         return f"{rate_words(best.rate_per_s)}/s misses the SLO; {holds}"
     completes = f"the {rate_words(best.ceiling_per_s)}/s that the best plan completes"
@@ -151,9 +146,8 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     if not jobs:
         return
     wait_s = float(np.mean([job.start_s - job.arrival_s for job in jobs]))
-    alone_s = {
-        shape: serving.question.site.run_s(best.plan.degree, shape) for shape in {of.shape for of in jobs}
-    }
+    site, degree = serving.question.site, best.plan.degree
+    alone_s = {shape: site.run_s(degree, shape) for shape in {job.shape for job in jobs}}
     shared_s = max(0.0, best.mean_s - wait_s - float(np.mean([alone_s[job.shape] for job in jobs])))
     word = "batching" if best.plan.max_batch > 1 else "waiting between steps or running on fewer GPUs"
     word = "queueing between pools" if best.plan.stages else word

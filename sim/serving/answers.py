@@ -104,15 +104,15 @@ class Serving:
         """All outcomes under their public keys, best first; of a curve those at every rate."""
         rows = [of.to_json() for of in (*(of for curve in self.curves for of in curve),) or self.outcomes]
         if rows and not self.curves:
-            for key, ends in self.ends.items():
+            for key, (low, high) in self.ends.items():
                 rows[0] |= {
-                    f"{key}_{end}": None if of == inf else of for end, of in zip(ENDS, ends, strict=True)
+                    f"{key}_low": None if low == inf else low,
+                    f"{key}_high": None if high == inf else high,
                 }
-            measured = {
-                f"measured_p{p}_s": float(np.percentile(self.measured_s, p)) for p in TOLD if self.measured_s
-            }
+            measured = {f"p{p}": float(np.percentile(self.measured_s, p)) for p in TOLD if self.measured_s}
+            rows[0] |= {f"measured_{key}_s": seconds for key, seconds in measured.items()}
             known = {"limit_per_s": self.limit and self.limit[0], "gpus_bound": self.fewest_bound}
-            rows[0] |= measured | {key: value for key, value in known.items() if value is not None}
+            rows[0] |= {key: value for key, value in known.items() if value is not None}
         return rows
 
     def frame(self) -> "pd.DataFrame":
@@ -125,10 +125,6 @@ class Serving:
     def __repr__(self) -> str:
         best = f"best {self.best.plan.replicas} {self.best.plan.rule}" if self.outcomes else "not answered"
         return f"<Serving {self.title}: {len(self.outcomes)} plans, {best}>"
-
-
-ENDS: Final = ("low", "high")
-"""Endings of public keys of the lowest and the highest value."""
 
 
 def tied(one: Outcome, other: Outcome, share: float) -> bool:
@@ -170,11 +166,10 @@ def check_slo(questions: Sequence[Question]) -> None:
         kind: min(of.site.run_s(gpus, kind.shape) for of in questions for gpus in of.site.samplers)
         for kind in questions[0].kinds
     }
-    options, lost = questions[0].options, {of: s for of, s in fastest.items() if of.slo_s < s}
+    options, lost = questions[0].options, {of: s for of, s in fastest.items() if of.slo_s < s < inf}
     searched = options.capacity or len(questions[0].gpus) > 1
-    if len(lost) == len(fastest) or (
-        searched and sum(of.share for of in lost) > 1 - options.slo_share + 1e-9
-    ):
+    too_many = searched and sum(of.share for of in lost) > 1 - options.slo_share + 1e-9
+    if too_many or len(lost) == len(fastest):
         kind, seconds = max(lost.items(), key=lambda item: item[1] / item[0].slo_s)
         words = f"a request of {kind.shape.words} takes {seconds:.3g} s alone on the fastest plan"
         raise InputError(f"`slo` is {kind.slo_s:g} s, but {words}")

@@ -236,20 +236,16 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
     best = {gpus: _best_sampler(asked, shape, gpus) for gpus in degrees}
     fastest = {gpus: of for gpus, of in best.items() if of is not None}
     if not (fastest or staged):
+        model, cluster = asked.scenario.model.name, asked.scenario.cluster.name
         sizes = ", ".join(map(str, degrees))
-        words = (
-            f"no sampler of {asked.scenario.model.name} fits on {sizes} GPUs of {asked.scenario.cluster.name}"
-        )
-        raise InfeasibleError(f"{words}, one replica")
+        raise InfeasibleError(f"no sampler of {model} fits on {sizes} GPUs of {cluster}, one replica")
     points = {gpus: of.source.strategy for gpus, of in fastest.items() if of.source is not None}
     samplers = {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}
     if staged and 1 not in samplers:
         samplers = {1: make_sampler("single", {}), **samplers}
     site = Simulated(asked.scenario, samplers, fastest)
-    lacking = (
-        f"a replica of {counted(gpus, 'GPU')}: no sampler fits" for gpus in degrees if gpus not in samplers
-    )
-    site.impossible |= dict.fromkeys(lacking)
+    lacking = [counted(gpus, "GPU") for gpus in degrees if gpus not in samplers]
+    site.impossible |= dict.fromkeys(f"a replica of {words}: no sampler fits" for words in lacking)
     return site
 
 
