@@ -2,9 +2,8 @@
 
 P positions, M micro-batches, f and b seconds of the forward and the backward of one stage on one micro-batch
 (b = 2 f: B of the input part and W of the weight part), v chunks per position; equal stages, free links. In a wave
-stages are half as long, and f and b are those of one of them. In DiffusionPipe's Figure 4: S stages, F the time of the
-frozen part over that of the backbone. In PULSE's volumes: D devices, K blocks of which block i hands its output to
-block K - 1 - i, a bytes of a hidden state.
+stages are half as long, and f and b are those of one of them. In PULSE's volumes: D devices, K blocks of which block i
+hands its output to block K - 1 - i, a bytes of a hidden state.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from strategies.plans.traces import Trace
 from validate.closed_forms.forms import Form, form, letter_text
 from validate.equal_blocks import equal_blocks_transformer
 from validate.points import forward_bytes, replayed, scenario
-from validate.published.diffusionpipe import frozen_share, unfilled_bubbles_of
 
 DEGREES: Final = (2, 4, 8)
 GRIDS: Final = {
@@ -68,17 +66,6 @@ def pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
     if strategy != "pulse":
         held = float((peak_memory_bytes(trace) - resident_bytes(trace)).max())
         yield form(f"{strategy}: activations held", strategy, held, values, setting)
-
-
-def figure_4() -> Iterator[Form]:
-    """The bubbles of 1F1B behind a frozen part, before they are filled, for both of the figure's models."""
-    for model, stages, count in product(("sd21", "controlnet"), (2, 3, 4), (1, 2, 3, 4)):
-        share = frozen_share(model)
-        letters = {"F": share, "S": stages, "M": count}
-        setting = f"{model}, F = {share:.4f}, {letter_text(letters)}"
-        for quantity, simulated in unfilled_bubbles_of(share, stages, count).items():
-            family = f"DiffusionPipe, Fig. 4: {quantity.replace('_', ' ')}"
-            yield form(family, quantity, simulated, letters, setting)
 
 
 def skips() -> Iterator[Form]:

@@ -11,7 +11,6 @@ from validate.tables import Section, print_sections
 
 FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
     pipelines.pipelines,
-    pipelines.figure_4,
     samplers.pipefusion,
     samplers.sent_bytes,
     samplers.hybrid,

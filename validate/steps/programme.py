@@ -30,12 +30,11 @@ from profiles.measuring.counting.component import ModelCount
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.measuring.tables import show, table
+from profiles.measuring.tables import grouped, show, table
 from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.clocks import THREAD, Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
 from profiles.measuring.timing.passes import (
-    OutOfMemoryError,
     Settings,
     Subject,
     check_memory,
@@ -53,14 +52,6 @@ from strategies.sampling.teams import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.replicas import DDP
-
-
-class MeasuredStep(NamedTuple):
-    """Median seconds of a step's parts."""
-
-    forward_backward_s: float
-    frozen_s: float = 0.0
-    optimizer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +79,8 @@ class TrainingStep:
         scenario = Scenario(model, alone(device), workload, stack=fused)
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
 
-    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> MeasuredStep:
-        """Run the iteration: forwards and backwards, frozen forwards, and the update."""
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> float:
+        """Median seconds of the iteration, run: forwards and backwards, frozen forwards, and the update."""
         parts = [component for component in counted.components if "train" in component.spec.tasks]
         size, batch = (counted.height, counted.width), self.batch // self.micro_batches
         for part in parts:
@@ -101,21 +92,16 @@ class TrainingStep:
                 [weight for each in subjects if each.spec.trainable for weight in each.trained]
             )
 
-            def encode() -> None:
-                for _ in range(self.micro_batches):
-                    for subject, samples in inputs:
-                        for sample in () if subject.spec.trainable else samples:
-                            subject.forward(sample)
-
-            def train() -> None:
+            def iterate() -> None:
                 for subject, samples in inputs:
-                    if subject.spec.trainable:
-                        subject.module.zero_grad(set_to_none=True)
-                        for _ in range(self.micro_batches):
-                            output = subject.forward(samples[0])
+                    subject.module.zero_grad(set_to_none=True)
+                    for sample in self.micro_batches * list(samples):
+                        output = subject.forward(sample)
+                        if subject.spec.trainable:
                             torch.autograd.backward([output], [draws(output, subject.generator)])
+                update()
 
-            return MeasuredStep(*timed(clock, settings, [train, encode, update]))
+            return timed(clock, settings, iterate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +127,8 @@ class SamplingStep:
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
         return steady_step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
 
-    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> MeasuredStep:
-        """Run the backbone without gradients; the update of the image by the scheduler is not in it."""
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> float:
+        """Median seconds of the backbone, run without gradients; the scheduler's update of the image is not in it."""
         (part,) = [component for component in counted.components if component.spec.trainable]
         frozen = replace(part, spec=replace(part.spec, trainable=False))
         *size, batch = self.passes
@@ -150,7 +136,7 @@ class SamplingStep:
         with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
             subject = Subject(frozen, (size[0], size[1]), settings.dtype, clock, settings.seed)
             inputs = subject.inputs(batch)
-            return MeasuredStep(*timed(clock, settings, [lambda: [*map(subject.forward, inputs)]]))
+            return timed(clock, settings, lambda: [*map(subject.forward, inputs)])
 
 
 def alone(device: Device) -> Cluster:
@@ -164,10 +150,7 @@ def by_rates(model: Model) -> Model:
     return replace(model, components=tuple(bare))
 
 
-SHOWN: Final = (
-    *("step", "measured", "frozen", "optimizer"),
-    *("from layers", "error", "from rates", "error", "note"),
-)
+SHOWN: Final = ("step", "measured", "from layers", "error", "from rates", "error", "note")
 
 Step = TrainingStep | SamplingStep
 
@@ -177,11 +160,10 @@ class StepRow(NamedTuple):
 
     step: str
     group: str
-    measured: MeasuredStep | None
+    measured_s: float | None
     from_layers_s: float
     from_rates_s: float
     note: str = ""
-    no_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +212,7 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     name = name or device_name(clock.device)
     path = folder / f"steps-{name}.json"
     earlier = [] if path_kind(path) == "nothing" else json.loads(read_text(path))["steps"]
-    known = {step: of and MeasuredStep(*of) for step, _, of, *_ in earlier}
+    known = {step: measured_s for step, _, measured_s, *_ in earlier}
     times = {model: folder / model / "times" / f"{name}.csv" for model in programme.profiles}
     for model, batch_sizes in programme.profiles.items():
         if path_kind(times[model]) == "nothing":
@@ -242,19 +224,19 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     write_files(folder, {Path(f"{name}.toml"): device_text(calibration)})
     device, rows = calibrated_device(calibration), list[StepRow]()
     for step in programme.steps:
-        measured, note, no_memory = known.get(str(step)), "", False
-        if measured is None:
+        measured_s, note = known.get(str(step)), ""
+        if measured_s is None:
             print(f"validate: measuring {step}", file=sys.stderr)
             height, width, _ = step.passes
             try:
                 counted = counted_for(step.model, programme.dtype, height=height, width=width)
-                measured = step.measure(counted, programme.settings(), clock)
+                measured_s = step.measure(counted, programme.settings(), clock)
             except InputError as error:
-                note, no_memory = str(error), isinstance(error, OutOfMemoryError)
+                note = str(error)
         of = models[step.model]
         from_layers, from_rates = (step.predict_s(one, device, programme.dtype) for one in (of, by_rates(of)))
         group = programme.group(step)
-        rows.append(StepRow(str(step), group, measured, from_layers, from_rates, note, no_memory))
+        rows.append(StepRow(str(step), group, measured_s, from_layers, from_rates, note))
         kept = [*rows, *(row for row in earlier if row[0] not in {one.step for one in rows})]
         header = environment(clock.device) | {"dtype": programme.dtype}
         write_files(folder, {Path(path.name): json.dumps({"measured_with": header, "steps": kept}, indent=1)})
@@ -264,25 +246,20 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
 
 
 def _shown(row: StepRow) -> list[str]:
-    of, step_s = row.measured, sum(row.measured or ())
-    parts = (step_s, of.frozen_s, of.optimizer_s) if of else ()
-    cells = [f"{each / MILLISECOND:.2f}" for each in parts] or [""] * 3
+    measured_s = row.measured_s
+    cells = [f"{measured_s / MILLISECOND:.2f}" if measured_s else ""]
     for seconds in (row.from_layers_s, row.from_rates_s):
-        cells += [f"{seconds / MILLISECOND:.2f}", f"{100 * (seconds / step_s - 1):+.1f} %" if of else ""]
+        error = f"{100 * (seconds / measured_s - 1):+.1f} %" if measured_s else ""
+        cells += [f"{seconds / MILLISECOND:.2f}", error]
     return [row.step, *cells, row.note]
 
 
 def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
     """A line for each group: the number of measured steps, and mean and worst error of either prediction."""
-    for group in dict.fromkeys(row.group for row in rows):
-        of_group = [row for row in rows if row.group == group]
-        done = [row for row in of_group if row.measured]
-        without = sum(row.no_memory for row in of_group)
-        memory = f", {without} ran out of memory" if without else ""
-        yield f"{group}: measured {len(done)} of {len(of_group)}{memory}"
-        for at, what in enumerate(("measured layers", "the device's rates") if done else ()):
-            errors = Errors.of(
-                (sum(row.measured or ()), (row.from_layers_s, row.from_rates_s)[at]) for row in done
-            )
+    for group, of_group in grouped(rows, lambda row: row.group).items():
+        done = [(row.measured_s, *row[3:5]) for row in of_group if row.measured_s]
+        yield f"{group}: measured {len(done)} of {len(of_group)}"
+        for at, what in enumerate(("measured layers", "the device's rates"), 1) if done else ():
+            errors = Errors.of((of[0], of[at]) for of in done)
             worth = f"mean error {100 * errors.mean:.1f} %, worst {100 * errors.worst:.1f} %"
             yield f"{group}, from {what}: {worth}"

@@ -7,7 +7,6 @@ earlier rounds, as in all micro-batches but the first.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,10 +32,6 @@ WHOLE_LAYER: Final = (LayerSpec("whole", 0, ""),)
 ROOM: Final = 1.2
 """Memory required over what is counted, for temporary tensors and the workspaces of convolutions; an estimate."""
 SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other --components"
-
-
-class OutOfMemoryError(InputError):
-    """The measurement needs more memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +139,7 @@ def measure(
     with out_of_memory(f"the optimizer of {counted.spec.name}"):
         output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
         torch.autograd.backward([output], [draws(output, subject.generator)])
-        (update_s,) = timed(clock, settings, [building.update_of(subject.trained)])
+        update_s = timed(clock, settings, building.update_of(subject.trained))
         return ComponentTimes(counted, tuple(batches), update_s)
 
 
@@ -158,7 +153,7 @@ def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) 
     if needed > free:
         parts = f"{weights / GIB:.1f} GiB + activations {ROOM * batch * activations / GIB:.1f} GiB"
         rule = f"{parts} = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free; {SMALLER}"
-        raise OutOfMemoryError(f"{counted.spec.name} at batch {batch}: weights and their training {rule}")
+        raise InputError(f"{counted.spec.name} at batch {batch}: weights and their training {rule}")
 
 
 @contextmanager
@@ -168,7 +163,7 @@ def out_of_memory(where: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            raise OutOfMemoryError(f"{where}: memory ran out; {SMALLER}") from None
+            raise InputError(f"{where}: memory ran out; {SMALLER}") from None
         raise
 
 
@@ -184,18 +179,17 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTim
     return BatchTimes(batch, each, {name: seconds for name, (seconds,) in whole.items()})
 
 
-def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]]) -> list[float]:
-    """Median seconds of parts that run one after another, round by round."""
+def timed(clock: Clock, settings: Settings, work: Callable[[], object]) -> float:
+    """Median seconds of some work over the rounds."""
     rounds = []
     for _ in range(settings.warmup + settings.rounds):
         clock.settle()
-        marks = [clock.mark()]
-        for part in parts:
-            part()
-            marks.append(clock.mark())
+        start = clock.mark()
+        work()
+        end = clock.mark()
         clock.settle()
-        rounds.append([clock.seconds(a, b) for a, b in pairwise(marks)])
-    return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
+        rounds.append(clock.seconds(start, end))
+    return float(np.median(rounds[settings.warmup :]))
 
 
 def _seconds(subject: Subject, inputs: Inputs, layers: Sequence[LayerSpec]) -> FloatArray:
