@@ -268,32 +268,6 @@ def test_deepspeed_accepts_its_configuration(strategy):
     assert zero.DeepSpeedZeroConfig(**config["zero_optimization"]).stage == int(strategy[-1])
 
 
-@pytest.mark.slow
-def test_torch_loads_the_order_that_is_printed(tmp_path, monkeypatch):
-    torch = pytest.importorskip("torch")
-    distributed = pytest.importorskip("torch.distributed")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    monkeypatch.chdir(tmp_path)
-    asked = {"pipeline_degree": 2, "micro_batches": 4, "batch_size": 64, "gpus": 2}
-    text = sim.launch("sd21", "interleaved", runtime="torch-pipelining", **asked).text
-    distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
-    try:
-        made = {
-            "layers_of": lambda *_: torch.nn.Identity(),
-            "device": torch.device("cpu"),
-            "loss": torch.nn.MSELoss(),
-        }
-        exec(text, made)
-    finally:
-        distributed.destroy_process_group()
-    assert made["RANK_OF_STAGE"] == [0, 1, 0, 1]
-    assert made["LAYERS"][0][0] == 0
-    assert all(
-        before[1] + 1 == after[0] for before, after in zip(made["LAYERS"], made["LAYERS"][1:], strict=False)
-    )
-    assert len(made["own"]) == 2
-
-
 # The command
 
 

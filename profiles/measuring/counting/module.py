@@ -43,10 +43,11 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     Raises:
         InputError: the module cannot run on the meta device, as where its pass depends on values of tensors.
     """
-    arguments = tree_map_only(Tensor, lambda t: t.to("meta") if t.is_floating_point() else t, sample)
     try:
-        twin = _without_weights(module)
-        trace = record(twin, arguments, grad=any(parameter.requires_grad for parameter in twin.parameters()))
+        twin = without_weights(module)
+        trace = record(
+            twin, on_meta(sample), grad=any(parameter.requires_grad for parameter in twin.parameters())
+        )
     except Exception as error:  # whatever the module says to its arguments
         name = type(module).__name__
         raise InputError(f"{name} cannot run on the meta device: {first_line(error)}") from error
@@ -57,7 +58,15 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     return ModuleCount(dict(zip((part.unit.name for part in parts), work, strict=True)))
 
 
-def _without_weights(module: nn.Module) -> nn.Module:
+def on_meta(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments whose tensors have no contents, but for those that hold integers."""
+    emptied: dict[str, Any] = tree_map_only(
+        Tensor, lambda one: one.to("meta") if one.is_floating_point() else one, dict(arguments)
+    )
+    return emptied
+
+
+def without_weights(module: nn.Module) -> nn.Module:
     """A copy of a module on the meta device, made without copying its weights."""
     known = dict[int, object]()
     for one in (*module.parameters(), *module.buffers()):
