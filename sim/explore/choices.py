@@ -20,9 +20,14 @@ def _approximates(point: Point, scenario: AnyScenario) -> bool:
     )
 
 
+def _runs(point: Point, scenario: AnyScenario) -> bool:
+    """Return whether a runtime starts a point."""
+    return bool(starters(point, scenario))
+
+
 Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
-    "runs today": lambda point, scenario: not starters(point, scenario),
+    "runs today": lambda point, scenario: not _runs(point, scenario),
     "takes the fewest GPUs": lambda point, scenario: point.num_gpus or scenario.workload.num_gpus,
     "draws the exact image": _approximates,
     "is the simplest method": lambda point, scenario: point.complexity,
@@ -36,7 +41,7 @@ class Choice(NamedTuple):
     Attributes:
         point: it.
         best: the point of the best score, of those that a runtime starts if there are any.
-        close: points within the error of that one, and no worse than ``SLACK`` allows.
+        close: points within the error of that one and of the best of their own strategy, as ``SLACK`` allows.
         by: what decided among them, in words; empty where the time did.
     """
 
@@ -55,27 +60,32 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     good.sort(key=lambda point: (point.score(objective), *point.costs))
     if not good:
         return None
-    best = next((point for point in good if starters(point, scenario)), good[0])
+
+    def tied(one: Point, other: Point) -> bool:
+        return one is other or one.tied(other, objective)
+
+    best = next((point for point in good if _runs(point, scenario)), good[0])
+    own = {(point.name, _runs(point, scenario)): point for point in reversed(good)}
     worst = SLACK * best.score(objective)
-    close = [of for of in good if of is best or (of.tied(best, objective) and of.score(objective) <= worst)]
+    close = [point for point in good if point.score(objective) <= worst and tied(point, best)]
+    close = [point for point in close if tied(point, own[point.name, _runs(point, scenario)])]
     left, by = close, list[str]()
     for words, fact in PREFERRED.items():
         least = min(fact(point, scenario) for point in left)
         kept = [point for point in left if fact(point, scenario) == least]
         by += [words] * (len(kept) < len(left))
         left = kept
-    first, *others = left
-    alike = [first, *(point for point in others if point.tied(first, objective))]
+    alike = [point for point in left if tied(point, left[0])]
     point = min(alike, key=lambda point: int(point.costs[1] / GIB))
-    return Choice(point, best, tuple(close), (*by, *["needs the least memory"] * (point is not first)))
+    return Choice(point, best, tuple(close), (*by, *["needs the least memory"] * (point is not left[0])))
 
 
 def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Point | None:
-    """Return a bounded point that may be the choice, the most preferred; None where the choice is exact."""
+    """Return a bounded point that may be the choice, or rule it out; None where the choice is exact."""
     points = list(points)
     waiting = [point for point in points if point.status == "bounded" and point.recommended]
     choice = choose(points, scenario, objective)
-    runs = choice is not None and bool(starters(choice.best, scenario))
+    runs = choice is not None and _runs(choice.best, scenario)
 
     def score(point: Point) -> float:
         return point.least_score(objective) if point.result is None else point.score(objective)
@@ -84,16 +94,18 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
         held_bytes = point.costs[1] or point.least_memory_bytes
         return *(fact(point, scenario) for fact in PREFERRED.values()), int(held_bytes / GIB), score(point)
 
-    if choice is None or not runs:
-        if starting := [point for point in waiting if starters(point, scenario)]:
-            return min(starting, key=score)
-        if choice is None:
-            return None
-    limit = choice.best.score(objective)
-    if faster := [of for of in waiting if score(of) < limit and bool(starters(of, scenario)) == runs]:
-        return min(faster, key=score)
-    if objective == "memory":  # which is counted, so that nothing ties
+    def first(worse: float, name: str | None = None) -> Point | None:
+        faster = (of for of in waiting if score(of) < worse and name in (None, of.name))
+        return min((of for of in faster if _runs(of, scenario) == runs), key=score, default=None)
+
+    if not runs and (starting := [point for point in waiting if _runs(point, scenario)]):
+        return min(starting, key=score)
+    if choice is None:
         return None
+    limit = choice.best.score(objective)
+    found = first(limit) or first(score(choice.point), choice.point.name)
+    if found is not None or objective == "memory":  # which is counted, so that nothing ties
+        return found
     chosen = preference(choice.point)
     close = (point for point in waiting if score(point) <= SLACK * limit)
     return min((point for point in close if preference(point) < chosen), key=preference, default=None)
