@@ -77,38 +77,27 @@ class Load:
             yield Job(number, arrival_s, shapes[kind], arrival_s + slos_s[kind])
 
     def _drawn(self) -> tuple[Sequence[float], Sequence[int]]:
-        """Return the seconds of arrivals, and the kind of each."""
+        """Return the seconds of arrivals, and the kind of each: some more are drawn than the duration needs."""
         if self.trace is not None:
             stretch = self.trace.rate_per_s / self.rate_per_s
             return [at * stretch for at in self.trace.arrival_s], self.trace.kind
-        of_gaps, of_kinds = np.random.SeedSequence(self.seed).spawn(2)
-        count = self._count()
+        of_gaps, of_kinds = map(np.random.default_rng, np.random.SeedSequence(self.seed).spawn(2))
+        mean, variation = self.rate_per_s * self.duration_s, process_of(self.arrivals).variation
+        count = int(mean + 8 * variation * mean**0.5 + 16)  # eight deviations more
+        if count > MOST_REQUESTS:
+            words = f"`duration` and `rate` are {mean:,.0f} requests"
+            raise InputError(f"{words}, must be at most {MOST_REQUESTS:,}")
         shares = np.array([kind.share for kind in self.kinds])
-        kinds = np.random.default_rng(of_kinds).choice(len(shares), size=count, p=shares / shares.sum())
+        kinds = of_kinds.choice(len(shares), size=count, p=shares / shares.sum())
         if self.clients:
             return [0.0] * count, kinds.tolist()
-        gaps = self._gaps(np.random.default_rng(of_gaps), count)
+        shape = (
+            variation or 1.0
+        ) ** -2.0  # of a gamma distribution: 1 is the exponential of a Poisson process
+        gaps = of_gaps.gamma(shape, 1 / shape, count) if variation else np.ones(count)
         arrivals = np.cumsum(gaps) / self.rate_per_s
         there = int(np.searchsorted(arrivals, self.duration_s))
         return arrivals[:there].tolist(), kinds[:there].tolist()
-
-    def _count(self) -> int:
-        """Return how many requests are drawn: enough for the duration with a margin of eight deviations."""
-        mean = self.rate_per_s * self.duration_s
-        count = int(mean + 8 * process_of(self.arrivals).variation * mean**0.5 + 16)
-        if count > MOST_REQUESTS:
-            raise InputError(
-                f"`duration` and `rate` are {mean:,.0f} requests, must be at most {MOST_REQUESTS:,}"
-            )
-        return count
-
-    def _gaps(self, draw: np.random.Generator, count: int) -> np.ndarray:
-        """Return gaps between arrivals with a mean of 1."""
-        variation = process_of(self.arrivals).variation
-        if not variation:
-            return np.ones(count)
-        shape = variation**-2.0  # of a gamma distribution: 1 is the exponential of a Poisson process
-        return draw.gamma(shape, 1 / shape, count)
 
 
 class Process(NamedTuple):
