@@ -51,7 +51,7 @@ from sim.serving.serve import Question
 from sim.serving.service import Asked
 from strategies.orders.whole import order_of
 from strategies.plans.workloads import AUTO, RELIEF
-from strategies.policy import AnyPolicy
+from strategies.policy import Policy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import (
@@ -371,7 +371,7 @@ def serve(
     gpus: int | str | Sequence[int] | None = None,
     *,
     strategy: Contenders | None = None,
-    policy: str | AnyPolicy | type[AnyPolicy] | Sequence[Any] | None = None,
+    policy: str | Policy | type[Policy] | Sequence[Any] | None = None,
     stack: str | Stack | None = None,
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,

@@ -158,7 +158,7 @@ class Policy:
         return Run((first,), first.steps_left)
 
 
-class ElasticPolicy(ABC):
+class ElasticPolicy(Policy, ABC):
     """Divides all GPUs of a node anew at each arrival and each end, or, with rounds, at the start of each round.
 
     Attributes:
@@ -167,9 +167,6 @@ class ElasticPolicy(ABC):
     """
 
     __slots__ = ()
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    batches: ClassVar[bool] = False
     work_conserving: ClassVar[bool] = False
     strict: ClassVar[bool] = False
 
@@ -186,6 +183,3 @@ class ElasticPolicy(ABC):
             free: GPUs that are idle.
             fleet: the time, and how long things take.
         """
-
-
-AnyPolicy = Policy | ElasticPolicy

@@ -21,7 +21,7 @@ from profiles.architectures.components import TASKS
 from profiles.errors import InputError, near
 from profiles.names import known_name, unknown_name
 from strategies.parameters import check_option, completed
-from strategies.policy import AnyPolicy
+from strategies.policy import Policy
 from strategies.strategy import Sampler, Strategy
 
 GROUP: Final = "diffusim.strategies"
@@ -46,7 +46,7 @@ def _installed() -> Mapping[str, type[Any]]:
 
 
 @cache
-def policies() -> Mapping[str, type[AnyPolicy]]:
+def policies() -> Mapping[str, type[Policy]]:
     """Return every serving policy by its name, sorted.
 
     Raises:
@@ -90,7 +90,7 @@ def _is_strategy(item: object) -> bool:
 
 
 def _is_policy(item: object) -> bool:
-    return inspect.isclass(item) and is_dataclass(item) and issubclass(item, AnyPolicy)
+    return inspect.isclass(item) and is_dataclass(item) and issubclass(item, Policy)
 
 
 def _classes_of_entry(entry: EntryPoint, is_one: Callable[[object], bool]) -> list[type[Any]]:

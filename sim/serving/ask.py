@@ -14,7 +14,7 @@ from sim.serving.load import Kind, Trace
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 from sim.serving.service import Asked, Site, at_shape, frames_of, read_service, simulated
-from strategies.policy import AnyPolicy, ElasticPolicy, Shape
+from strategies.policy import ElasticPolicy, Policy, Shape
 from strategies.registry import policies
 from strategies.sampling_scenario import SamplingScenario
 
@@ -95,14 +95,14 @@ def _check_shapes(kinds: Sequence[Kind], scenario: SamplingScenario) -> None:
             raise InputError(f"{where}: {error}") from None
 
 
-def _policies(given: Any) -> list[AnyPolicy]:  # noqa: ANN401
+def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
     """Return the policies that an argument names, or is."""
     if not isinstance(given, str):
         made = given() if isinstance(given, type) else given
-        if not isinstance(made, AnyPolicy) or not is_dataclass(made):
+        if not isinstance(made, Policy) or not is_dataclass(made):
             raise InputError(f"`policy` is {shown(given)}, must be a name or a policy: a dataclass")
         return [made]
-    found: list[AnyPolicy] = []
+    found: list[Policy] = []
     for name in (part.strip() for part in given.split(",")):
         known = known_name("policy", name, policies())
         if known is None:

@@ -15,7 +15,7 @@ import simpy
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.mappings import FrozenMapping
-from strategies.policy import AnyPolicy, ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
+from strategies.policy import ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
 
 PARTS: Final = ("encode", "denoise", "decode")
@@ -81,7 +81,7 @@ class Plan:
     """
 
     pools: tuple[Pool, ...]
-    policy: AnyPolicy
+    policy: Policy
     dispatch: str = "shared"
     max_batch: int = 1
     batch_wait_s: float = 0.0
@@ -164,7 +164,7 @@ class _Station(Fleet):
         self.service, self.degrees = replay.service.of(self.parts), plan.degrees
         self.known: dict[Shape, dict[int, Times]] = {}
         self.moves: dict[tuple[int, Shape], float] = {}
-        self.policy: Policy | ElasticPolicy = FirstComeFirstServed()
+        self.policy: Policy = FirstComeFirstServed()
         if "denoise" in self.parts:
             self.policy, self.max_batch = plan.policy, plan.max_batch
             self.batch_wait_s = plan.batch_wait_s

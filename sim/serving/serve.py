@@ -15,7 +15,7 @@ from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import REQUESTS, ServingOptions
 from sim.serving.outcomes import Outcome
 from sim.serving.service import Site
-from strategies.policy import AnyPolicy, ElasticPolicy, Job, Shape
+from strategies.policy import ElasticPolicy, Job, Policy, Shape
 
 CAPS: Final = (2, 4, 8)
 """Batch caps that are tried where none is given."""
@@ -41,7 +41,7 @@ class Question:
 
     site: Site
     options: ServingOptions
-    policies: Sequence[AnyPolicy]
+    policies: Sequence[Policy]
     kinds: tuple[Kind, ...]
     trace: Trace | None
     gpus: Sequence[int]
@@ -74,7 +74,7 @@ class Question:
                 if (plan := self.plan(policy, size, cap, gpus)) and self.ceiling_per_s(plan) > 0:
                     yield plan
 
-    def plan(self, policy: AnyPolicy, size: int | tuple[int, ...], cap: int, gpus: int) -> Plan | None:
+    def plan(self, policy: Policy, size: int | tuple[int, ...], cap: int, gpus: int) -> Plan | None:
         """Return replicas of a size on so many GPUs, or given ones; None where there is no room for any."""
         stages, options = self.options.stages, self.options
         there = stages.get("denoiser", gpus)
