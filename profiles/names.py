@@ -3,6 +3,7 @@
 Aliases stand in ``aliases.toml``. Whoever uses one is told so, and none hides a name or a path.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable
 from functools import cache
@@ -15,6 +16,9 @@ from profiles.files import path_kind
 
 STRATEGY: Final = "strategy"
 """The one kind that is not read from files."""
+MODEL: Final = "model"
+REPOSITORY: Final = re.compile(r"[\w.-]*\w[\w.-]*/([\w.-]+?)(?:-diffusers)?", re.ASCII | re.IGNORECASE)
+"""A model's name on Hugging Face: its owner, the name, and what the owner adds to one in another format."""
 ALIASES: Final = Path(__file__).parent / "aliases.toml"
 
 
@@ -26,9 +30,9 @@ def aliases(kind: str) -> dict[str, str]:
 
 
 def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = False) -> str | None:
-    """The known name that is meant: ``name`` itself, in lower case, or what it is an alias of; None if there is none.
+    """The known name that is meant: ``name`` itself, or the name or alias of its letters and digits; None without one.
 
-    A path that exists comes before the latter two.
+    A path that exists comes before the latter. Of a model's ``OWNER/NAME``, as on Hugging Face, the owner is left out.
 
     Args:
         kind: ``model``, ``cluster``, ``device``, ``stack`` or ``strategy``.
@@ -36,15 +40,23 @@ def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = Fal
         known: the names there are.
         silent: whether to give no note where another name was meant.
     """
-    there, small = list(known), name.casefold()
+    there = list(known)
     if name in there:
         return name
-    meant = small if small in there else aliases(kind).get(small, "")
-    if meant not in there or (kind != STRATEGY and path_kind(Path(name)) != "nothing"):
+    letters = {_letters(other): meant for other, meant in aliases(kind).items() if meant in there}
+    letters |= {_letters(other): other for other in there}
+    hub = REPOSITORY.fullmatch(name) if kind == MODEL else None
+    meant = letters.get(_letters(hub[1] if hub else name), "")
+    if not meant or (kind != STRATEGY and path_kind(Path(name)) != "nothing"):
         return None
     if not silent:
         warn_caller(f"{kind} {name} is {meant}", DiffusimNote)
     return meant
+
+
+def _letters(name: str) -> str:
+    """The letters and digits of a name, in lower case."""
+    return re.sub(r"[\W_]", "", name.casefold())
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> InputError:
@@ -57,6 +69,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = ""
         otherwise: what else it could be, after the names.
     """
     names = list(known)
+    several = [of for of in names if _letters(of).startswith(_letters(name))] if len(name) > 2 else []
+    if len(several) > 1:
+        return InputError(f"{kind} {shown(name)} stands for several: {', '.join(several)}; choose one")
     others = {other: meant for other, meant in aliases(kind).items() if meant in names}
     meant = near(name.casefold(), names) or near(name.casefold(), others)
     return InputError(f"unknown {kind} {shown(name)}; {meant}choose from {', '.join(names)}{otherwise}")

@@ -188,7 +188,7 @@ def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
 
 
 def test_a_question_that_names_no_task_is_told_to_be_of_training(tell):
-    note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
+    note = "this plans training; for inference add --steps 20"
     plain = ("sweep", "--model", "sd21", "--gpus", 1, "--batch-size", 4)
     assert note in _flat(tell(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
@@ -216,7 +216,7 @@ def test_a_sweep_marks_and_draws_its_pareto_front(tell, elsewhere):
     code, out, err = tell(*SWEEP, *flags)
     assert code == 0
     assert "* no point beats it in both speed and memory" in out
-    assert re.search(r"^ *1 \* +ddp ", out, re.MULTILINE)
+    assert re.search(r"^ *1 \* best +ddp ", out, re.MULTILINE)
     assert "sim: wrote front.svg" in err
     assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
 
@@ -360,7 +360,7 @@ REFUSED = [
     ("sweep --model sd21 --gpus 64-8", "--gpus is '64-8', "),
     ("sweep --model sd21 --gpus 1,", "--gpus is '1,', "),
     ("sweep --model sd21 --gpus a-b", "--gpus is 'a-b', "),
-    ("sweep --model sd21 --gpus 20", "--gpus is 20, must be a multiple of the 8 of a node, such as 16 or 24: "),
+    ("sweep --model sd21 --gpus 20", "is 20, must be a multiple of the 8 of a node, such as 16, 24 or --nodes 4x5"),
     # what would take long
     ("run --model sd21 --strategy 1f1b --micro-batches 65536 --gpus 8 --batch-size 524288", f"most {MAX_SIMULATED}"),
     ("run --model sd21 --strategy ddp --micro-batches 65536 --gpus 1 --batch-size 65536", f"most {MAX_SIMULATED}"),

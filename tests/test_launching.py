@@ -68,6 +68,15 @@ def test_what_a_runtime_cannot_run_is_refused_with_its_rule(runtime, case, reaso
     assert re.search(reason, unmarked(refusal)), refusal
 
 
+def test_flux_schnell_starts_where_flux_dev_does_but_in_the_runner_that_registers_dev_alone():
+    knowing = {
+        model: {name for name, one in all_runtimes().items() if one.models and model in one.models}
+        for model in ("flux-dev", "flux-schnell")
+    }
+    assert knowing["flux-dev"] - knowing["flux-schnell"] == {"xdit", "diffusion-pipe"}
+    assert "flux_schnell" in sim.launch(**IB | TITAN | {"model": "flux-schnell"}, runtime="torchtitan").text
+
+
 def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
     sweep = sim.sweep(**FLUX, gpus=4, steps=4, runtime="xdit", workers=1)
     simulated = [row for row in sweep.rows() if row["status"] == "simulated"]

@@ -37,7 +37,10 @@ def test_every_other_name_stands_for_something_there_is():
 @pytest.mark.parametrize(
     ("kind", "other", "name"),
     [
-        ("model", "flux", "flux-dev"), ("model", "SD2.1", "sd21"),
+        ("model", "flux", "flux-dev"), ("model", "SD2.1", "sd21"), ("model", "Flux_1 Dev", "flux-dev"),
+        ("model", "black-forest-labs/FLUX.1-dev", "flux-dev"),
+        ("model", "stabilityai/stable-diffusion-3-medium-diffusers", "sd3-medium"),
+        ("model", "Wan-AI/Wan2.1-T2V-14B-Diffusers", "wan2.1-14b"),
         ("cluster", "h100", "h100-ib"),
         ("stack", "torch.compile", "compiled"), ("strategy", "1F1B", "1f1b"),
     ],
@@ -70,6 +73,23 @@ def test_a_name_that_nothing_has_is_refused_with_what_was_meant(kind, name, mean
     error = unknown_name(kind, name, NAMES[kind])
     assert str(error).startswith(f"unknown {kind} '{name}'; did you mean {meant}")
     assert str(error).endswith(", ".join(NAMES[kind]))
+
+
+def test_a_name_that_several_begin_with_asks_which():
+    several = "model 'wan' stands for several: wan2.1-1.3b, wan2.1-14b; choose one"
+    assert str(unknown_name("model", "wan", model_names())) == several
+    assert known_name("model", "wan", model_names()) is None
+
+
+def test_no_two_names_or_aliases_differ_in_punctuation_alone():
+    for kind, names in NAMES.items():
+        letters = [re.sub(r"[\W_]", "", name) for name in (*names, *aliases(kind))]
+        alike = {one for one in letters if letters.count(one) > 1}
+        assert all(
+            len({aliases(kind).get(name, name) for name in (*names, *aliases(kind))
+                 if re.sub(r"[\W_]", "", name) == one}) == 1
+            for one in alike
+        ), kind  # fmt: skip
 
 
 @pytest.mark.parametrize("slip", ["--gpu", "--modle"])

@@ -32,6 +32,8 @@ from sim.report.views import Scaling, Sweep
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+FEW_STEPS: Final = 8
+"""Steps to which models are distilled, at most; distilled ones are seldom guided."""
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
 
@@ -146,7 +148,8 @@ def _show(options: argparse.Namespace, answer: Scaling) -> int:
     from sim.report import rankings, scalings
 
     chosen = answer.chosen
-    remark = "; ".join(filter(None, (_task_words(options, chosen), _batch_words(options, chosen))))
+    remarks = (words(options, chosen) for words in (_task_words, _steps_words, _batch_words))
+    remark = "; ".join(filter(None, remarks))
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
         _draw(options, answer, remark)
@@ -200,6 +203,15 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     if sampled_on(scenario.model) is None:
         return ""
     return "this plans training; for inference add --steps 20"
+
+
+def _steps_words(options: argparse.Namespace, sweep: Sweep) -> str:
+    """Return a remark on a few steps with the guidance of a model that was distilled to none; else empty."""
+    model, steps = sweep.scenario.model, getattr(options, "steps", None)
+    few = steps is not None and steps <= FEW_STEPS and model.steps is None
+    if not few or hasattr(options, "guidance") or model.guidance != "batch":
+        return ""
+    return f"{steps} steps of two predictions, as {model.name} is guided; --guidance none asks about distilled weights"
 
 
 def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:

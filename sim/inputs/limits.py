@@ -119,7 +119,10 @@ def check_swept(scenario: AnyScenario) -> None:
     each = scenario.cluster.devices_per_node
     if scenario.task == "train" and len(scenario.model.backbones) == 1 and gpus > each and gpus % each:
         below = gpus // each * each
-        rule = f"must be a multiple of the {each} of a node, such as {below} or {below + each}"
+        fewest, most = gpus // each + 1, scenario.cluster.max_nodes
+        spread = [f"`nodes` {n}x{gpus // n}" for n in range(fewest, most + 1) if gpus % n == 0][:1]
+        forms = " or ".join([f"{below}, {below + each}", *spread])
+        rule = f"must be a multiple of the {each} of a node, such as {forms}"
         raise InputError(f"`gpus` is {gpus}, {rule}: no point can use a part of one beside whole ones")
 
 
