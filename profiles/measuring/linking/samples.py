@@ -19,7 +19,6 @@ import numpy as np
 from profiles.errors import InputError
 from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
-from profiles.measuring.machine import NOT_KNOWN
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import csv_text
 from profiles.units import GB, MICROSECOND, FloatArray
@@ -72,7 +71,7 @@ class Measurement:
 
     Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds; logs
     have none of the latter. ``slowdowns`` are seconds of compute beside a collective over those alone, by
-    operation; ``other_cores`` the cores that other programs kept busy on the busiest node, NaN where that is not known.
+    operation; ``other_cores`` the cores that other programs kept busy on the busiest node.
     ``environment`` says in one sentence what ran where.
     """
 
@@ -81,7 +80,7 @@ class Measurement:
     environment: str
     samples: tuple[Sample, ...]
     slowdowns: tuple[tuple[str, float], ...] = ()
-    other_cores: float = NOT_KNOWN
+    other_cores: float = 0.0
     held_back: tuple[Sample, ...] = ()
 
     def judges(self) -> tuple[Sample, ...]:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from math import isnan
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,7 +24,7 @@ from profiles.machines.collectives import Group
 from profiles.machines.fabrics import OPERATIONS
 from profiles.measuring.launching import Place, unbroken
 from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample
-from profiles.measuring.machine import NOT_KNOWN, OtherPrograms
+from profiles.measuring.machine import OtherPrograms
 from profiles.measuring.timing.environment import environment
 
 ELEMENT_BYTES: Final = 4
@@ -239,11 +238,10 @@ def _source(place: Place, backend: str, device: torch.device) -> str:
 
 
 def _other_cores(place: Place, others: OtherPrograms) -> float:
-    """Cores that other programs kept busy on the node where they were most; NaN where one is not known."""
+    """Cores that other programs kept busy on the node where they were most."""
     own_s = _of_all_ranks(others.own_s())
     first = place.rank - place.rank % place.devices_per_node
-    cores = _of_all_ranks(others.cores(sum_in_order(own_s[first : first + place.devices_per_node])))
-    return NOT_KNOWN if any(map(isnan, cores)) else max(cores)
+    return max(_of_all_ranks(others.cores(sum_in_order(own_s[first : first + place.devices_per_node]))))
 
 
 def _pairs(place: Place) -> list[Members]:

@@ -7,7 +7,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isnan
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -146,7 +145,7 @@ def _profiled(
     header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
     header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
     cores = others.cores()
-    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
+    header["other_programs_cores"] = round(cores, 3)
     texts = time_texts(name, times, header)
     if path_kind(output / "model.toml") == "nothing":
         texts |= folder_texts(model, counted)
