@@ -77,9 +77,6 @@ def seats(placement: Placement) -> list[RankSeat]:
 class Kernels:
     """Carries out the ops of one device; these kernels sleep, and their messages are real but empty."""
 
-    sleeping = True
-    """Whether ops take as long as planned."""
-
     def begin(self, iteration: int) -> None:
         """Prepare for an iteration."""
 
@@ -233,15 +230,14 @@ def _rounds(seat: RankSeat, collective: Collective) -> int:
 class OpTimes(NamedTuple):
     """When one op ran, in seconds since the iteration began.
 
-    It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``over_s`` the
-    seconds beyond plan of a sleeping kernel; ``early`` are the times of writes before its end.
+    It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``early`` are
+    the times of writes before its end.
     """
 
     start: float
     written: float
     end: float
     late_s: float
-    over_s: float
     early: tuple[float, ...]
 
 
@@ -253,8 +249,8 @@ class RankIteration(NamedTuple):
 
     @property
     def late_s(self) -> float:
-        """Total seconds by which its ops started, or its sleeping kernels woke, late."""
-        return sum_in_order(op.late_s + op.over_s for op in self.ops)
+        """Total seconds by which its ops started late."""
+        return sum_in_order(op.late_s for op in self.ops)
 
     @property
     def busy_s(self) -> float:
@@ -315,7 +311,6 @@ class Executor:
         start = now()
         late_s = start - max(ready, self._ended)
         self._kernels.run(index, op, mark)
-        over_s = now() - start - op.duration_s if self._kernels.sleeping else 0.0
         slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.sources[s] is not None]
         messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]
         written = now()
@@ -325,7 +320,7 @@ class Executor:
         for slot in self._wiring.receives[self._device].get(index, ()):
             self._mailbox.post(slot, written)
         self._ended = now()
-        return OpTimes(start - zero, written - zero, self._ended - zero, late_s, over_s, tuple(early))
+        return OpTimes(start - zero, written - zero, self._ended - zero, late_s, tuple(early))
 
     def _await(self, index: int, slots: Sequence[int]) -> float:
         """Wait for deliveries, before the op of an index or after the last one; return when the last one arrives.

@@ -262,8 +262,6 @@ class SampledPart(NamedTuple):
 class SamplerKernels(Kernels):
     """Samples one device's part of an image."""
 
-    sleeping = False
-
     def __init__(self, settings: Settings, wiring: Wiring, seat: RankSeat) -> None:
         self._settings, self._plan, self._rank = settings, wiring.plan, seat.device
         self._ops = wiring.plan.ops[seat.device]

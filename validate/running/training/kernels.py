@@ -220,8 +220,6 @@ class ModuleKernels(Kernels):
     It keeps the values of tensors, the weights of each stage, and the output of each frozen (component, layer).
     """
 
-    sleeping = False
-
     def __init__(self, training: Training, wiring: Wiring, seat: RankSeat) -> None:
         self._training, self._wiring, self._plan, self._number = training, wiring, wiring.plan, seat.device
         replicas, group_batch = seat.placement.replicas, training.batch_size // seat.placement.num_groups
