@@ -97,11 +97,7 @@ def options_of(workload: Any) -> tuple[Field[Any], ...]:
 
 
 def check_options(workload: Any) -> None:
-    """Refuse words and integers that break the rules that their options were declared with.
-
-    Raises:
-        InputError: one does.
-    """
+    """Refuse words and integers that break the rules that their options were declared with."""
     for item in options_of(workload):
         if item.metadata["choices"] or item.metadata["kind"] is int:
             _check(item, getattr(workload, item.name))
@@ -230,11 +226,7 @@ def _dependent_fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
 
 
 def check_integer(name: str, value: object, *, minimum: int = 1, most: int = MAX_INTEGER) -> None:
-    """Refuse what is no integer, or one out of range.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse what is no integer, or one out of range."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(name, f"is {shown(value)}, must be an integer")
     if value < minimum:
@@ -244,11 +236,7 @@ def check_integer(name: str, value: object, *, minimum: int = 1, most: int = MAX
 
 
 def check_option(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse a word that is none of those an option or a field may have.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse a word that is none of those an option or a field may have."""
     if not is_one_of(value, *choices):
         raise wrong(name, f"is {shown(value)}, must be one of {', '.join(choices)}")
 

@@ -71,11 +71,7 @@ class StoreFile:
                 raise
 
     def _check_version(self, *, new: bool) -> None:
-        """Make the tables of a new store; refuse a database that is none, or of another version.
-
-        Raises:
-            InputError: it is one of these.
-        """
+        """Make the tables of a new store; refuse a database that is none, or of another version."""
         if new:
             if self._value("SELECT count(*) FROM sqlite_master") == self._value("PRAGMA application_id") == 0:
                 with suppress(sqlite3.OperationalError):  # busy where another sweep does the same
@@ -144,11 +140,7 @@ class StoreFile:
             return [(dict(json.loads(point)), _summary(json.loads(answer))) for point, answer in rows]
 
     def check(self) -> None:
-        """Read all answers.
-
-        Raises:
-            InputError: it is damaged.
-        """
+        """Refuse a store with an answer that no sweep writes."""
         for question, *_ in self.questions():
             self.answers(question)
 

@@ -19,11 +19,7 @@ MOST: Final = 60
 
 
 def check_exists(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str, Any]) -> None:
-    """Refuse a point that does not exist, and name parameters that would do beside those that are held.
-
-    Raises:
-        InfeasibleError: it does not exist.
-    """
+    """Refuse a point that does not exist, and name parameters that would do beside those that are held."""
     try:
         bound(strategy, scenario)
     except InfeasibleError as error:
@@ -79,11 +75,7 @@ HELD_PIXELS: Final = 64
 
 
 def check_pixels(model: Model, width: int, height: int) -> None:
-    """Refuse, or warn of, resolutions that are far from what a model's tables were counted at.
-
-    Raises:
-        InputError: it has more pixels than anything can be said of.
-    """
+    """Refuse, or warn of, resolutions that are far from what a model's tables were counted at."""
     resolution, times = in_words(height, width), width * height / (model.width * model.height)
     reference = f"{times:,.0f} times the pixels of the {in_words(model.height, model.width)} of {model.name}"
     if times > MOST_PIXELS:
@@ -99,11 +91,7 @@ def check_pixels(model: Model, width: int, height: int) -> None:
 
 
 def check_swept(scenario: AnyScenario) -> None:
-    """Refuse more GPUs or layers than can be swept over in seconds, and GPUs that no point can use.
-
-    Raises:
-        InputError: there are more, or one backbone would be trained on a part of a node beside whole ones.
-    """
+    """Refuse more GPUs or layers than can be swept over in seconds, and GPUs that no point can use."""
     gpus = scenario.workload.num_gpus
     if gpus > MAX_SWEPT_GPUS:
         raise InputError(
@@ -132,9 +120,6 @@ def check_passes(strategy: AnyStrategy, scenario: AnyScenario | None = None) -> 
     Args:
         strategy: with its parameters.
         scenario: what it is to run; None where the order depends on no model, and nothing is simulated.
-
-    Raises:
-        InputError: it has more.
     """
     degree = getattr(strategy, "pipeline_degree", None) or 1
     micro_batches = getattr(strategy, "micro_batches", None) or 1

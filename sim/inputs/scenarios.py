@@ -174,9 +174,6 @@ def check_known(request: Request, arguments: Sequence[str]) -> None:
     Args:
         request: with its options.
         arguments: names beside options and parameters.
-
-    Raises:
-        InputError: there is one.
     """
     task = find_task(request)
     every = fields_of(every_strategy().values())

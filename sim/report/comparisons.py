@@ -163,11 +163,7 @@ def compare_records(
 
 
 def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
-    """The questions of a source that are to be looked at, no two of them asked in the same words.
-
-    Raises:
-        InputError: two are, or none is left.
-    """
+    """The questions of a source that are to be looked at, no two of them asked in the same words."""
     there = read_records(source)
     chosen = [record for record in there if not keys or record.key.startswith(tuple(keys))]
     if not chosen:

@@ -72,11 +72,7 @@ def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
 
 
 def check_out(path: Path) -> None:
-    """Refuse a file of rows whose ending is unknown.
-
-    Raises:
-        InputError: it is, or Parquet is not installed.
-    """
+    """Refuse a file of rows whose ending is unknown."""
     check_ending("`out`", path, (".csv", ".parquet"))
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise InputError(f"`out` is '{path}', but Parquet needs pyarrow: pip install 'diffusim[parquet]'")

@@ -39,11 +39,7 @@ Part = tuple[str, str, Any]
 
 
 def check_plotly(output: str = "a report") -> None:
-    """Refuse to make a report, or another output, without Plotly.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Refuse to make a report, or another output, without Plotly."""
     if find_spec(PLOTLY) is None:
         raise InputError(f"{output} needs plotly: pip install 'diffusim[report]'")
 

@@ -16,11 +16,7 @@ from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, S
 
 
 def check_room(problem: Problem) -> None:
-    """Refuse caps that leave no room for a single micro-batch; under all others there is an order.
-
-    Raises:
-        InfeasibleError: a device cannot hold one micro-batch.
-    """
+    """Refuse caps that leave no room for a single micro-batch; under all others there is an order."""
     for device in range(problem.num_devices if problem.capacity else 0):
         for _, stages in _claims_on(problem, device):
             if (claim := len(stages)) > (problem.capacity or 0):

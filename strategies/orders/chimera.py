@@ -32,11 +32,7 @@ def chimera_order(degree: int, micro_batches: int) -> Rows:
 
 
 def check_halves(degree: int, micro_batches: int) -> None:
-    """Refuse what two directions of one backbone cannot share.
-
-    Raises:
-        InfeasibleError: the degree or the number of micro-batches is odd.
-    """
+    """Refuse what two directions of one backbone cannot share."""
     for name, value in (("pipeline_degree", degree), ("micro_batches", micro_batches)):
         if value % 2:
             raise InfeasibleError(

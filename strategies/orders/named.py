@@ -59,11 +59,7 @@ def forwards_ahead(degree: int, micro_batches: int, chunks: int, position: int) 
 
 
 def check_rounds(degree: int, micro_batches: int) -> None:
-    """Refuse micro-batches that do not come in rounds of as many as there are positions.
-
-    Raises:
-        InfeasibleError: they do not.
-    """
+    """Refuse micro-batches that do not come in rounds of as many as there are positions."""
     if micro_batches % degree:
         raise InfeasibleError(
             f"`micro_batches({micro_batches})` / `pipeline_degree({degree})` = {micro_batches / degree:g}"

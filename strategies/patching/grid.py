@@ -219,11 +219,7 @@ def guidance_degrees(workload: SamplingWorkload) -> tuple[int, ...]:
 
 
 def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
-    """Refuse images or predictions that the groups cannot share.
-
-    Raises:
-        InfeasibleError: they cannot.
-    """
+    """Refuse images or predictions that the groups cannot share."""
     workload = scenario.workload
     allowed = guidance_degrees(workload)
     if grid.guidance not in allowed:
@@ -296,11 +292,7 @@ def _heads_problem(scenario: SamplingScenario, heads: int, ulysses: int, tensor:
 
 
 def check_exchanges(scenario: SamplingScenario, kind: str) -> None:
-    """Refuse a model that does not say what its patches need of one another.
-
-    Raises:
-        InfeasibleError: there is no such row for its backbone.
-    """
+    """Refuse a model that does not say what its patches need of one another."""
     if all(exchange.kind != kind for exchange in scenario.backbone.exchanges):
         raise InfeasibleError(
             f"{scenario.model.name} has no exchanges.csv with rows of kind {kind} for {scenario.backbone.name}",

@@ -47,11 +47,7 @@ def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
 
 
 def check_speeds(rows: Iterable[ChartRow]) -> None:
-    """Refuse rows without their samples per second, which every result has.
-
-    Raises:
-        InputError: one lacks them.
-    """
+    """Refuse rows without their samples per second, which every result has."""
     if any(row.get("samples_per_s") is None for row in rows):
         raise InputError("a row lacks samples_per_s: give results as they are")
 
