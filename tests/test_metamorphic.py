@@ -16,7 +16,7 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.explore.sweep import TOP, objectives
 from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes
-from sim.replay import ways
+from sim.replay import engine
 from strategies.registry import strategies_of
 from validate.equal_blocks import equal_blocks_transformer
 
@@ -152,7 +152,7 @@ def test_where_all_seconds_are_scaled_so_is_the_answer_and_memory_is_as_it_was(m
     factor = data.draw(st.sampled_from([0.25, 2.0, 8.0]))
     with pytest.MonkeyPatch.context() as patch:
         before = measured(scenario, point)
-        patch.setattr(ways, "CHUNK_S", factor * ways.CHUNK_S)
+        patch.setattr(engine, "CHUNK_S", factor * engine.CHUNK_S)
         after = measured(with_times(scenario, factor), point)
     assert after.duration_s == pytest.approx(factor * before.duration_s, rel=1e-12)
     assert after.peak_memory_bytes == before.peak_memory_bytes

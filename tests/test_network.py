@@ -10,8 +10,7 @@ from oracle import evaluate
 
 from profiles.machines.clusters import load_cluster
 from profiles.machines.fabrics import OPERATIONS, Collectives
-from sim.replay.engine import simulate
-from sim.replay.ways import CHUNK_S, MAX_CHUNKS
+from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor

@@ -8,15 +8,14 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf, ulp
-from typing import Final
+from math import ceil, inf, ulp
+from typing import Final, NamedTuple
 
 import simpy
 
 from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
-from sim.replay.ways import Leg, ways_of
-from strategies.plans.network import Network
+from strategies.plans.network import CollectiveRoute, Network, Ports
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Wiring, describe_deadlock, wire
@@ -85,9 +84,34 @@ def streams_of(plan: Plan) -> list[Stream | None]:
 ROUNDING_S: Final = 1e-12
 """Work below this counts as done, as the last digits of a sum of times."""
 
+CHUNK_S: Final = 1e-3
+"""Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
+MAX_CHUNKS: Final = 64
+"""More chunks than this are not worth their events; longer collectives move in larger ones."""
+
 Process = Generator[simpy.Event, None, None]
 
+Leg = tuple[Ports, float]
+"""(port, seconds held) pairs of a delivery, and the seconds for which it travels."""
 SIGNAL: Final[Leg] = ((), 0.0)
+
+
+class Chunks(NamedTuple):
+    """The chunks of a collective, the seconds of each, and the (port, seconds) pairs that each holds."""
+
+    number: int
+    each_s: float
+    ports: Ports
+    shared: Ports
+
+    @classmethod
+    def of(cls, route: CollectiveRoute) -> "Chunks":
+        """Return the chunks in which a collective moves on its route."""
+        count = max(1, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S)))
+        ports, shared = (
+            tuple([(port, hold / count) for port, hold in of]) for of in (route.ports, route.shared)
+        )
+        return cls(count, route.wire_s / count, ports, shared)
 
 
 def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
@@ -138,7 +162,7 @@ class _Replay:
         self.sizes_bytes = [sizes_bytes[tensor] for tensor, _ in wiring.slots]
         self.legs = _legs(wiring, self.sizes_bytes, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
-        self.ways = ways_of(plan.collectives, self.collective_routes, self.legs)
+        self.chunks = {id(route): Chunks.of(route) for route in self.collective_routes}
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
@@ -290,13 +314,13 @@ class _Replay:
 class _Move:
     """One collective under way, chunk by chunk; a chunk ends when the ports above the cards have carried it too."""
 
-    __slots__ = ("_chunk", "_clocks", "_env", "_number", "_replay", "_route", "_start", "_streams", "_way")
+    __slots__ = ("_chunk", "_chunks", "_clocks", "_env", "_number", "_replay", "_route", "_start", "_streams")
 
     def __init__(self, replay: _Replay, number: int, streams: list[Stream]) -> None:
         self._replay, self._number, self._streams = replay, number, streams
         self._clocks, self._env = replay.clocks, replay.env
         self._route = replay.collective_routes[number]
-        self._way = replay.ways[id(self._route)]
+        self._chunks = replay.chunks[id(self._route)]
         self._start = replay.env.now
         self._chunk = 0
 
@@ -305,7 +329,7 @@ class _Move:
         route = self._route
         for stream in self._streams:
             stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
-        self._go_on_after(route.fixed_s + (0.0 if self._way.chunks else route.wire_s))
+        self._go_on_after(route.fixed_s)
 
     def _go_on_after(self, delay_s: float) -> None:
         callbacks = self._env.timeout(delay_s).callbacks
@@ -315,7 +339,7 @@ class _Move:
     def _go_on(self, _: simpy.Event) -> None:
         """Move the next chunks, or end where all have moved."""
         env = self._env
-        if self._chunk < self._way.chunks:
+        if self._chunk < self._chunks.number:
             self._go_on_after(self._carry(env.now, env.peek()) - env.now)
             return
         for stream in self._streams:
@@ -332,7 +356,7 @@ class _Move:
         Returns:
             Seconds at which all ports have carried the last of these chunks.
         """
-        (chunks, chunk_s, ports, shared), clocks, chunk = self._way, self._clocks, self._chunk
+        (chunks, chunk_s, ports, shared), clocks, chunk = self._chunks, self._clocks, self._chunk
         while True:
             begin = now
             for port, _ in ports:
