@@ -2,11 +2,10 @@
 
 import itertools
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partitions.symmetric import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
+from strategies.partitions.symmetric import collocated_skips, cut_pairs, split_skips
 
 derandomised = settings(derandomize=True, max_examples=60)
 
@@ -65,5 +64,3 @@ def test_what_is_kept_can_be_local_all_at_once(case, data):
         all(is_local(boundaries, skip) for skip in kept)
         for boundaries in every_partition(num_layers, num_stages)
     )
-    pairs = collocating_cut_pairs(tuple(skips), num_layers, num_stages, (1.0,) * len(skips))
-    assert all(np.array_equal(*both) for both in zip(pairs, cut_pairs(kept, num_layers), strict=True))

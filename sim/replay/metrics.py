@@ -60,11 +60,7 @@ def waited_s(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[float
     """Yield for each of ``waits`` the seconds in which what is awaited is on the wire."""
     wire = wire_spans(trace)
     for slots, before, _ in waits(trace, ops):
-        if len(slots) == 1:  # most often
-            sent, arrived = wire[slots[0]]
-            yield max(0.0, arrived - (sent if sent > before else before))
-        else:
-            yield _union_s((max(wire[s][0], before), wire[s][1]) for s in slots)
+        yield _union_s((max(wire[s][0], before), wire[s][1]) for s in slots)
 
 
 def waits(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[tuple[Sequence[int], float, float]]:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Generator, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 from profiles.errors import InputError, shown
@@ -94,7 +93,6 @@ def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
         raise InputError(f"{where} is {kind}, must be a tuple of {what}")
 
 
-@lru_cache(maxsize=256)
 def _passes(stages: tuple[int, ...], micro_batches: int, kinds: tuple[str, ...]) -> dict[Any, StageAction]:
     """The passes of a position, under themselves and whatever equals them."""
     passes = (passes_of(stage, kind, range(micro_batches)) for stage in stages for kind in kinds)

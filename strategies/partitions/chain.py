@@ -11,7 +11,7 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -133,23 +133,10 @@ def stage_table(values: FloatArray) -> FloatArray:
     Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
     and ties stay ties, which differences of one prefix sum would blur.
     """
-    return _stage_table(_packed(values))
-
-
-def _packed(values: FloatArray) -> bytes:
-    """The bytes of values as 64-bit floats, whatever numbers they are."""
-    return values.astype(np.float64, copy=False).tobytes()
-
-
-@lru_cache(maxsize=32)
-def _stage_table(packed: bytes) -> FloatArray:
-    """The same of the bytes of values: links and micro-batches vary much more often than layers."""
-    values = np.frombuffer(packed)
     num_layers = len(values)
     table = np.full((num_layers + 1, num_layers + 1), np.inf)
     np.cumsum(np.where(_below(num_layers, -1), 0.0, values), axis=1, out=table[:-1, 1:])
     table[_below(num_layers + 1, 0)] = np.inf
-    table.flags.writeable = False
     return table
 
 

@@ -16,7 +16,6 @@ Source: PULSE, section IV-B, Eq. 1 - 5 and Algorithm 1, with that wider choice o
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import xor
 from typing import Final, TypeAlias
@@ -72,14 +71,6 @@ def collocated_skips(
     pairs = _least_broken(_cumulated(skips, skip_bytes, num_layers), num_stages // 2 - 1)
     begins, ends = zip(*pairs, strict=True)
     return split_skips(skips, (*begins, begins[-1] + 1, *ends[::-1]))[0]
-
-
-@lru_cache(maxsize=64)  # times of layers, which depend on the micro-batch, change nothing of it
-def collocating_cut_pairs(
-    skips: tuple[SkipEnds, ...], num_layers: int, num_stages: int, skip_bytes: tuple[float, ...]
-) -> CutPairs:
-    """The `cut_pairs` of the `collocated_skips`."""
-    return cut_pairs(collocated_skips(skips, num_layers, num_stages, skip_bytes), num_layers)
 
 
 def cut_pairs(skips: Sequence[SkipEnds], num_layers: int) -> CutPairs:
@@ -197,7 +188,7 @@ def symmetric_partition(
 
     Source: PULSE, Eq. 1 - 5.
     """
-    pairs = collocating_cut_pairs(tuple(skips), len(layer_s), num_stages, tuple(skip_bytes))
+    pairs = cut_pairs(collocated_skips(skips, len(layer_s), num_stages, skip_bytes), len(layer_s))
     search, num_rings = _Search.over(layer_s, cut_s, *pairs), num_stages // 2
     longest_s = _least_longest(search, num_rings, float(layer_s.sum()))
     return search.most_even(longest_s).boundaries(num_rings)

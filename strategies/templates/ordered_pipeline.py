@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from functools import cache, lru_cache, partial
+from functools import partial
 from typing import ClassVar, Final
 
 from profiles.errors import InputError, counted
@@ -131,20 +131,9 @@ class OrderedPipeline(Strategy):
 
     def _rows(self, layout: Layout) -> Rows:
         """The passes of each position of a layout, checked."""
-        return _order_of(self)
+        return self.checked_order()
 
     def _order_key(self) -> Hashable:
         """A key that points with the same order share."""
-        return type(self), *(getattr(self, name) for name in _order_fields(type(self)))
-
-
-@cache
-def _order_fields(cls: type[OrderedPipeline]) -> tuple[str, ...]:
-    """The names of the fields that an order may depend on."""
-    return tuple(of.name for of in dataclass_fields(cls) if of.name not in OF_REPLICAS)
-
-
-@lru_cache(maxsize=8)
-def _order_of(strategy: OrderedPipeline) -> Rows:
-    """Return the order of a pipeline, checked; only those of the last points are kept, as they are large."""
-    return strategy.checked_order()
+        names = (of.name for of in dataclass_fields(self) if of.name not in OF_REPLICAS)
+        return type(self), *(getattr(self, name) for name in names)
