@@ -192,7 +192,8 @@ def serving_blocks(serving: Serving) -> list[Block]:
     for gpus in dict.fromkeys(plan.sizes):
         command = command_of(site.fastest[gpus]).replace("sim run", "sim launch", 1)
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
-    return [*blocks, *(() if plan.stages else places(plan.sizes, site.per_node))]
+    in_nodes = not plan.stages and max(plan.sizes) <= site.per_node
+    return [*blocks, *(places(plan.sizes, site.per_node) if in_nodes else ())]
 
 
 def places(replicas: Sequence[int], per_node: int) -> list[str]:
@@ -205,11 +206,11 @@ def places(replicas: Sequence[int], per_node: int) -> list[str]:
     nodes: dict[int, list[str]] = {}
     first = 0
     for gpus in replicas:
-        node, start = divmod(first, per_node)
+        node, start = divmod(first + -first % per_node * (first % per_node + gpus > per_node), per_node)
         held = nodes.setdefault(node, [])
         numbers = ",".join(map(str, range(start, start + gpus)))
         held.append(f"CUDA_VISIBLE_DEVICES={numbers} --port {8000 + len(held)}")
-        first += gpus
+        first = node * per_node + start + gpus
     alike: dict[str, list[int]] = {}
     for node, held in nodes.items():
         alike.setdefault("; ".join(held), []).append(node)

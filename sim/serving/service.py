@@ -237,8 +237,8 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
     fastest = {gpus: of for gpus, of in best.items() if of is not None}
     if not (fastest or staged):
         model, cluster = asked.scenario.model.name, asked.scenario.cluster.name
-        sizes = ", ".join(map(str, degrees))
-        raise InfeasibleError(f"no sampler of {model} fits on {sizes} GPUs of {cluster}, one replica")
+        sizes = " or ".join(counted(gpus, "GPU") for gpus in degrees)
+        raise InfeasibleError(f"no sampler of {model} fits on {sizes} of {cluster}, one replica")
     points = {gpus: of.source.strategy for gpus, of in fastest.items() if of.source is not None}
     samplers = {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}
     if staged and 1 not in samplers:
