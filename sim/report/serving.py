@@ -44,8 +44,10 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
     lines.append(("policy", f"{plan.rule}{cap}: {plan.policy.summary}"))
     lines += [*_quality_lines(serving), *_why_lines(serving, serving.best), *_doubt_lines(serving)]
-    measured = ("times", f"as measured: {serving.title.partition(',')[0]}")
-    lines += [measured] if result is None else origin_lines(result)
+    if result is None:
+        lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
+    else:  # how to start replicas stands below
+        lines += [(name, words.partition("; `sim launch`")[0]) for name, words in origin_lines(result)]
     return ServingVerdict(Panel(serving.title, lines))
 
 
@@ -59,10 +61,8 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
     known = {key: value for key, value in plan.parameters.items() if value is not None}
     parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
-    parts += [f"pools {', '.join(f'{name} {gpus}' for name, gpus in plan.stages.items())}"] * bool(
-        plan.stages
-    )
-    return ", ".join(parts)
+    pools = ", ".join(f"{name} {gpus}" for name, gpus in plan.stages.items())
+    return ", ".join([*parts, f"pools {pools}"] if pools else parts)
 
 
 def _fewest_words(serving: Serving, bound: int) -> str:
@@ -92,10 +92,8 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     drawn = f" ({interval} by the draw of requests)" if interval else ""
     yield "latency", f"{told}{drawn}, mean {figures(best.mean_s)} s"
     arrivals = "trace" if options.requests is not None else options.arrivals
-    yield (
-        "load",
-        f"{rate_words(best.rate_per_s)} a second, {arrivals}; {len(best.latencies_s):,} requests counted",
-    )
+    requests = f"{len(best.latencies_s):,} requests counted"
+    yield "load", f"{rate_words(best.rate_per_s)} a second, {arrivals}; {requests}"
     if words := load_warning(serving):
         yield "", words
     if best.capacity_per_s is not None:
@@ -171,7 +169,10 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         low, high = map(figures, serving.ends["p99_s"])
         shares = " to ".join(map(share_words, dict.fromkeys(serving.ends.get("attainment", ()))))
         held = f", {shares} hold the SLO" if shares else ""
-        yield "if", f"steps err by as much as ours may: p99 {low} to {high} s{held}"
+        yield (
+            "if",
+            f"our step times are too short or too long, within their error: p99 {low} to {high} s{held}",
+        )
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)

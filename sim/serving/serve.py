@@ -209,10 +209,8 @@ class Question:
 
     def fewest(self, like: Plan, rate_per_s: float) -> Plan | None:
         """Return the plan like another on the fewest GPUs that hold the SLO at a rate, by bisection; None of none."""
-        least = like.size if isinstance(like.size, int) else 0
-        counts = [
-            of for of in self.gpus if (of % least == 0 if least and not like.stages else of == like.gpus)
-        ]
+        least = like.size if isinstance(like.size, int) and not like.stages else 0
+        counts = [of for of in self.gpus if (of % least == 0 if least else of == like.gpus)]
         best, first, last = None, 0, len(counts)
         while first < last:
             middle = (first + last) // 2 if best is not None else last - 1

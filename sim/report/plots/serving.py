@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,11 +52,8 @@ def plot_rates(serving: Serving) -> Figure:
     figure = charts.Chart(figsize=(9.0, 6.0), layout="constrained")
     above, below = figure.subplots(2, sharex=True)
     for number, curve in enumerate(curves):
-        look = {
-            "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKERS[number % len(MARKERS)],
-            "markersize": 4,
-        }
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        look = {"color": colour, "marker": marker, "markersize": 4}
         rates = [of.rate_per_s for of in curve]
         if curve[0].attainment is not None:
             above.plot(rates, [of.attainment for of in curve], **look)
@@ -114,10 +111,8 @@ def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
     figure, axes = charts.chart(9.0, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
     for ran in every:
         colour = COLOURS[ran.jobs[0] % len(COLOURS)]
-        for gpu in ran.gpus:
-            axes.barh(
-                gpu, ran.end_s - ran.start_s, left=ran.start_s, height=0.9, color=colour, edgecolor="white"
-            )
+        look: Any = {"left": ran.start_s, "height": 0.9, "color": colour, "edgecolor": "white"}
+        axes.barh(list(ran.gpus), ran.end_s - ran.start_s, **look)
     axes.invert_yaxis()
     axes.set(xlabel="seconds", ylabel="GPU")
     charts.set_title(axes, _plan(serving.best), "a colour for each request")
@@ -141,13 +136,8 @@ def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
 
 def pictures_of(serving: Serving) -> Sequence[tuple[str, Callable[[Serving], Figure]]]:
     """Return the headings of a report's pictures, and what draws each."""
-    every = [
-        ("Load", plot_rates),
-        ("Latency and cost", plot_costs),
-        ("GPUs over time", plot_fleet),
-        ("The queue", plot_queue),
-    ]
-    return every if serving.curves else every[1:]
+    every = [("Latency and cost", plot_costs), ("GPUs over time", plot_fleet), ("The queue", plot_queue)]
+    return [("Load", plot_rates), *every] if serving.curves else every
 
 
 def as_html(figure: Figure) -> str:
