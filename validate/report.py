@@ -23,8 +23,7 @@ PACKAGES: Final = (
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file, or none if it fails."""
     check_path("--output", options.output, [".md"])
-    forms, numbers = closed_forms(), list[Section]()
-    ledger = report(options.task, lambda _, section: numbers.append(section))
+    forms, (ledger, numbers) = closed_forms(), report()
     made_by = [[key, str(value)] for key, value in facts(*PACKAGES).items()]
     sections = [summary(forms), *form_sections(forms), *ledger.sections()[::-1], *numbers]
     sections.append(Section("Made by python -m validate report", ("", ""), made_by))

@@ -4,12 +4,12 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from math import inf
 from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
-from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
 from profiles.outputs import FIGURES
@@ -56,8 +56,6 @@ NODE: Final = 8
 """Most GPUs of a node in those clusters."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""
-Show = Callable[[str, Section], None]
-"""Takes each table as soon as it is made, after its task."""
 
 
 def run_published(options: argparse.Namespace) -> None:
@@ -65,11 +63,8 @@ def run_published(options: argparse.Namespace) -> None:
     check_path("--figure", options.figure, FIGURES)
     check_path("--output", options.output)
     regions = {path: regions_of(path) for path in options.readme or ()}
-    for flag in ("readme", "bands", "trust"):
-        if options.task is not None and getattr(options, flag) is not None:
-            raise InputError(f"--task is '{options.task}', but --{flag} is of both tasks: leave it out")
-    ledger = report(options.task, lambda _, section: print_sections([section]))
-    print_sections(ledger.sections())
+    ledger, sections = report()
+    print_sections([*sections, *ledger.sections()])
     ledger.write(options.output)
     for path, held in regions.items():
         write_between(path, ledger, held)
@@ -81,21 +76,13 @@ def run_published(options: argparse.Namespace) -> None:
         save_figure(plot_published(ledger), options.figure)
 
 
-def report(task: str | None, show: Show) -> Ledger:
-    """The ledger of one task, or of both; every table of the report is shown on the way."""
-    ledger = Ledger(())
-    if task in (None, TASKS[0]):
-        records = all_training(all_records())
-        for section in (coverage(records), *tables()):
-            show(TASKS[0], section)
-        ledger += Ledger(tuple(records))
-    if task in (None, TASKS[1]):
-        runs = all_runs()
-        drawn = sampling_ledger(runs)
-        for section in (winners(drawn.contests), out_of_memory(runs), volumes(runs), coverage(drawn.records)):
-            show(TASKS[1], section)
-        ledger += drawn + Ledger(tuple(serving.records()))
-    return ledger
+def report() -> tuple[Ledger, list[Section]]:
+    """The ledger of both tasks, and the tables of its numbers."""
+    trained, runs = all_training(all_records()), all_runs()
+    drawn = sampling_ledger(runs)
+    sections = [coverage(trained), *tables(), winners(drawn.contests), out_of_memory(runs), volumes(runs)]
+    ledger = Ledger(tuple(trained)) + drawn + Ledger(tuple(serving.records()))
+    return ledger, [*sections, coverage(drawn.records)]
 
 
 EXPERIMENTS: Final[tuple[Callable[[], Iterable[Record]], ...]] = (
@@ -110,8 +97,7 @@ WORKERS: Final = 2
 def all_records() -> Iterator[Record]:
     """The records of all experiments in their order, made in parallel."""
     with ProcessPoolExecutor(WORKERS) as executor:
-        for records in executor.map(_records, EXPERIMENTS):
-            yield from records
+        yield from chain.from_iterable(executor.map(_records, EXPERIMENTS))
 
 
 def _records(experiment: Callable[[], Iterable[Record]]) -> list[Record]:
