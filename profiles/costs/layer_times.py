@@ -7,12 +7,13 @@ and shares they grow as estimates do.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from profiles.architectures.components import Component, Layer, MeasuredTime
+from profiles.architectures.components import WORK, Component, MeasuredTime
 from profiles.architectures.extents import Extent
 from profiles.architectures.shares import WHOLE, Share
 from profiles.machines.laws import ELEMENT_BYTES, Laws, Rates
@@ -53,17 +54,6 @@ def rates_of(laws: Laws, stack: Stack) -> Rates:
         attention_flop_per_s=reached.attention * 4 * HEADS * HEAD_DIM * TOKENS**2 / attention_s,
         memory_bytes_per_s=reached.memory * laws.memory.bytes_per_s("pointwise"),
         kernel_s=max(laws.memory.fixed_s, stack.forward_operator_s),
-    )
-
-
-def _layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, float]:
-    """Forward seconds of a layer's totals: of one sample's work by class, and of the launches of a pass."""
-    return (
-        layer.conv_flop / rates.conv_flop_per_s,
-        layer.matmul_flop / rates.matmul_flop_per_s,
-        layer.attention_flop / rates.attention_flop_per_s,
-        layer.moved_bytes / rates.memory_bytes_per_s,
-        layer.kernels * rates.kernel_s,
     )
 
 
@@ -133,11 +123,14 @@ class LumpedTimes(LayerTimes):
     """Estimated seconds of the layers of a component; without rates, all are 0."""
 
     def __init__(self, component: Component, rates: Rates | None, extent: Extent) -> None:
-        work = np.array([_layer_work(layer, rates) if rates else (0.0,) * 5 for layer in component.layers]).T
-        conv, matmul, self._pairs, memory, self._launches = work
-        self._products, self._memory = conv + matmul, memory * extent.bytes
         super().__init__(component)
-        self._extent = extent
+        amounts = np.array(
+            [[getattr(layer, key) for key in WORK] for layer in component.layers], dtype=float
+        ).T
+        *per_s, kernel_s = astuple(rates) if rates else (np.inf,) * 4 + (0.0,)
+        conv, matmul, self._pairs, memory = amounts / np.array(per_s)[:, None]
+        self._launches = kernel_s * np.array([layer.kernels for layer in component.layers])
+        self._products, self._memory, self._extent = conv + matmul, memory * extent.bytes, extent
         self._others_back, self._pairs_back = np.array([BACKWARD_WORK[of] for of in component.backwards]).T
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
