@@ -10,9 +10,9 @@ import pytest
 from profiles.costs.kernel_times import LAYOUT
 from profiles.machines.devices import DEVICES, load_device
 from profiles.machines.law_tables import product_law
-from validate.fitting.kernels import convnets, laws, rows
+from validate.fitting.kernels import laws, rows
 from validate.fitting.kernels.laws import target, targets
-from validate.fitting.kernels.report import Builder, law_text, with_laws
+from validate.fitting.kernels.report import Builder, law_text, layout_shares, with_laws
 from validate.fitting.kernels.rows import Samples
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
@@ -67,7 +67,7 @@ def made(values: dict[str, float]) -> Samples:
 
 @measured
 def test_laying_out_anew_costs_what_networks_timed_in_both_layouts_give():
-    shares = convnets.shares(DATA)
+    shares = layout_shares(DATA)
     assert LAYOUT["forward"] == pytest.approx(shares["forward"], abs=0.005)
     assert [LAYOUT["data"], LAYOUT["weight"]] == pytest.approx([shares["gradient"]] * 2, abs=0.005)
 

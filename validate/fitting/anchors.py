@@ -13,14 +13,12 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Final
 
-from rich.table import Table
-
 from profiles.architectures.components import Anchor
 from profiles.architectures.model_tables import ANCHOR_COLUMNS
 from profiles.architectures.models import load_model
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
-from profiles.measuring.tables import show, table
+from profiles.measuring.tables import grouped, show, table
 from profiles.measuring.writing import csv_text, write_file
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
@@ -66,18 +64,12 @@ def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[ModelAnchor], l
     return kept, [(row, reason) for row in one_gpu if (reason := _unfit(row))] + left
 
 
-def anchor_text(anchors: Iterable[Anchor]) -> str:
-    """Text of an anchor file, by device and size."""
-    ordered = sorted(anchors, key=lambda anchor: (anchor.device, anchor.height * anchor.width))
-    rows = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)
-    return csv_text(ANCHOR_COLUMNS, rows)
-
-
 def write_anchors(anchors: Sequence[ModelAnchor], folder: Path) -> None:
-    """Write the anchor file of every model into its folder."""
-    for name in sorted({model for model, _ in anchors}):
-        text = anchor_text(anchor for model, anchor in anchors if model == name)
-        write_file(folder / name / "anchors.csv", text)
+    """Write the anchor file of every model, by device and size, into its folder."""
+    for name, of_model in grouped(anchors, lambda one: one[0]).items():
+        ordered = sorted((one for _, one in of_model), key=lambda one: (one.device, one.height * one.width))
+        rows = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)
+        write_file(folder / name / "anchors.csv", csv_text(ANCHOR_COLUMNS, rows))
 
 
 def _unfit(row: SamplingRow) -> str:
@@ -152,31 +144,28 @@ def report_anchors(options: Namespace) -> None:
     """Print every anchor with its factor, and why other rows are no anchors; write the anchor files if asked to."""
     anchors, left = published_anchors()
     anchors.sort(key=lambda one: (one[1].device, one[0], one[1].height * one[1].width))
-    factors = [(name, anchor, factor(name, anchor)) for name, anchor in anchors]
+    factors, lines = list[tuple[str, float]](), list[list[str]]()
+    for name, at in anchors:
+        value = factor(name, at)
+        factors.append((at.device, value))
+        place = at.device, name, f"{at.height}x{at.width}", f"{at.batch}", f"{at.steps}"
+        seconds = f"{at.latency_s:.4g} s", f"{at.latency_s / value:.4g} s"
+        lines.append([*place, *seconds, f"{value:.3f}", at.source])
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
     words = (
         f"attention reaches {shared_attention(anchors):.3f} of its law, others {load_stack().rates.matmul:g}"
     )
-    show(170, _factor_table(factors), *_summary(factors), words, *others)
+    title, texts = "one-GPU latencies: published, and by the laws alone", ("device", "model", "source")
+    show(170, table(title, COLUMNS, lines, left=texts), *_summary(factors), words, *others)
     if options.output:
         write_anchors(anchors, options.output)
 
 
-def _factor_table(factors: Sequence[tuple[str, Anchor, float]]) -> Table:
-    lines = []
-    for name, at, value in factors:
-        place = at.device, name, f"{at.height}x{at.width}", f"{at.batch}", f"{at.steps}"
-        seconds = f"{at.latency_s:.4g} s", f"{at.latency_s / value:.4g} s"
-        lines.append([*place, *seconds, f"{value:.3f}", at.source])
-    title = "one-GPU latencies: published, and by the laws alone"
-    return table(title, COLUMNS, lines, left=("device", "model", "source"))
-
-
-def _summary(factors: Sequence[tuple[str, Anchor, float]]) -> Iterator[str]:
+def _summary(factors: Sequence[tuple[str, float]]) -> Iterator[str]:
     """How near each device's laws alone come, a line each."""
-    for device in sorted({anchor.device for _, anchor, _ in factors}):
-        values = [value for _, anchor, value in factors if anchor.device == device]
+    for device, of_device in grouped(factors, lambda one: one[0]).items():
+        values = [value for _, value in of_device]
         near = (
             f"{sum(abs(value - 1) <= NEAR for value in values)} of {len(values)} factors within {NEAR:g} of 1"
         )

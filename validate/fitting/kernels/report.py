@@ -4,11 +4,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.machines.devices import DEVICES
+from profiles.machines.devices import DEVICES, load_device
 from profiles.machines.law_tables import (
     ATTENTION_KEYS,
     CACHE_KEYS,
@@ -17,10 +18,11 @@ from profiles.machines.law_tables import (
     OVERLAP,
     WIDE_KEY,
 )
+from profiles.machines.laws import ELEMENT_BYTES
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import toml_text, write_file
-from validate.fitting.kernels import convnets, laws, rows
+from validate.fitting.kernels import laws, rows
 from validate.fitting.kernels.laws import DIGITS, Fit, Origin, Target, target, targets
 
 COMMAND: Final = "python -m validate fit-kernels --write"
@@ -189,6 +191,49 @@ def law_text(name: str, builder: Builder) -> str:
     return toml_text({"laws": peaks | classes}, "g").lstrip()
 
 
+CONVNETS_ON: Final = "NVIDIA GeForce RTX 3090"
+PEAK: Final = 936.0
+"""GB per second (NVIDIA GeForce RTX 3090 data sheet)."""
+LIKE: Final = "rtx4090-24gb"
+"""Device whose copies reach the same share of their peak."""
+CONVNETS: Final = {"inference": "timm:infer-amp-", "training": "timm:train-amp-"}
+MOVED: Final = {
+    "resnet18": 4_666_368, "resnet34": 7_175_168, "vgg13": 20_020_224, "vgg16": 22_629_376, "vgg19": 25_238_528,
+    "vgg11_bn": 10_386_432, "vgg13_bn": 20_020_224, "vgg16_bn": 22_629_376, "vgg19_bn": 25_238_528,
+}  # fmt: skip
+"""Activations that the convolutions of a network read and write for one image of 224 pixels, by the papers.
+
+The networks are those timed in both layouts and both modes (``bn``: with batch norms).
+"""
+GRADIENTS: Final = 2
+"""Convolutions of a backward pass for one of the forward pass."""
+
+
+def layout_shares(folder: Path) -> dict[str, float]:
+    """Seconds of laying out anew over those of copying once: in a forward pass, and in each of the two gradients.
+
+    Kernels of half-precision convolutions need channels last. In PyTorch's own layout cuDNN transposes for them, or
+    runs kernels that read or write it themselves. The ratio of the seconds that channels-last saves to those of copying
+    once what the convolutions read and write is read off networks of convolutions with windows: VGG (Simonyan and
+    Zisserman, arXiv 1409.1556, table 1) and ResNet-18 and -34 (He et al., arXiv 1512.03385, table 1), on an RTX 3090.
+    """
+    law = load_device(LIKE).laws
+    assert law is not None, LIKE
+    pace = law.memory.copy_bytes_per_s * PEAK / target(LIKE).bytes_peak
+    medians = {}
+    for mode in CONVNETS:
+        ratios = []
+        for network, moved in MOVED.items():
+            sources = (f"{CONVNETS[mode]}{layout}" for layout in ("nchw", "nhwc"))
+            first, last = (
+                1 / rows.throughput(folder, source, CONVNETS_ON, network, mode) for source in sources
+            )
+            ratios.append((first - last) * pace / (2 * ELEMENT_BYTES * moved))
+        medians[mode] = median(ratios)
+    forward = medians["inference"]
+    return {"forward": forward, "gradient": (medians["training"] - forward) / GRADIENTS}
+
+
 COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
 HEAD: Final = "\n[laws]\n"
 
@@ -198,7 +243,7 @@ def report_kernels(options: Namespace) -> None:
     builder = Builder(options.data)
     chosen = options.device or list(targets())
     texts = {name: law_text(name, builder) for name in chosen}
-    costs = convnets.shares(options.data)
+    costs = layout_shares(options.data)
     words = f"a forward pass {costs['forward']:.2f}, each gradient {costs['gradient']:.2f} times their copy"
     title = "Laws of kernels: errors, median / 90th percentile, of seconds"
     errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
