@@ -18,7 +18,7 @@ from profiles.software.stacks import DEFAULT_STACK, SERVED, Stack, load_stack, s
 from sim.inputs.limits import check_pixels
 from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import SAMPLING, TASKS
-from strategies.parameters import check_integer, completed, options_of
+from strategies.parameters import check_integer, completed
 from strategies.plans.workloads import (
     SEQUENTIAL,
     SamplingWorkload,
@@ -203,8 +203,6 @@ def scenario_of(request: Request) -> AnyScenario:
     rest = (model_name, cluster_name, stack, stack_name)
     options = {name: plain_value(request.options.get(name)) for name in TASKS[task].options}
     options = {name: value for name, value in options.items() if value is not None}
-    if "frames" in options:
-        options["frames"] = _integer("frames", options["frames"], 1)
     batch_size = request.options.get("batch_size")
     scenario: AnyScenario
     if task == "train":
@@ -238,11 +236,6 @@ def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) ->
         options.setdefault("steps", model.steps)
     if isinstance(include := options.get("include"), str):
         options["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
-    options |= {
-        name: _integer(name, options[name], 1)
-        for name in (item.name for item in options_of(SamplingWorkload) if item.metadata["kind"] is int)
-        if name in options
-    }
     if isinstance(share := options.get("cache_steps"), str):
         options["cache_steps"] = cached_share(share, model.name)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **options)
