@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields, replace
-from functools import cache
 from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
@@ -125,14 +124,14 @@ def titles(workload: Any) -> dict[str, str]:
     return words
 
 
-def pipeline_degree(default: int = 2) -> Any:
+def pipeline_degree() -> Any:
     """The field for the positions of one pipeline."""
-    return parameter(default, "positions (devices in line) of one pipeline")
+    return parameter(2, "positions (devices in line) of one pipeline")
 
 
-def micro_batches(default: int = 4) -> Any:
+def micro_batches() -> Any:
     """The field for the number of micro-batches."""
-    return parameter(default, "pieces into which the batch of one pipeline group is cut")
+    return parameter(4, "pieces into which the batch of one pipeline group is cut")
 
 
 def group_size() -> Any:
@@ -142,24 +141,10 @@ def group_size() -> Any:
     )
 
 
-def partition() -> Any:
-    """The field for how the backbone is cut."""
-    return parameter(
-        "optimal", "how the backbone is cut: equal blocks, or optimal", choices=("blocks", "optimal")
-    )
-
-
 def p2p() -> Any:
     """The field for how messages and compute overlap."""
     return parameter(
         "overlapped", "whether devices wait for their messages", choices=("overlapped", "blocking")
-    )
-
-
-def skip_route() -> Any:
-    """The field for how skips travel."""
-    return parameter(
-        "relay", "how skips travel: with the hidden state, or not at all", choices=("relay", "local")
     )
 
 
@@ -212,17 +197,13 @@ def degree(what: str, default: int | None = 1) -> Any:
 
 def completed(strategy: S) -> S:
     """Return a strategy with the fields filled in that were left out and are by default those of others."""
-    fields_same: Any = _dependent_fields(type(strategy))  # type: ignore[arg-type]  # classes have hashes
+    same_as = {item.name: item.metadata.get("same_as") for item in fields(strategy)}  # type: ignore[arg-type]
     filled = {
-        name: getattr(strategy, same_as) for name, same_as in fields_same if getattr(strategy, name) is None
+        name: getattr(strategy, other)
+        for name, other in same_as.items()
+        if other is not None and getattr(strategy, name) is None
     }
     return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
-
-
-@cache
-def _dependent_fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
-    """Return the fields that are by default the same as others, each with that other."""
-    return tuple((item.name, same) for item in fields(cls) if (same := item.metadata.get("same_as")))
 
 
 def check_integer(name: str, value: object, *, minimum: int = 1, most: int = MAX_INTEGER) -> None:
@@ -248,18 +229,14 @@ def _check_when_made(owner: type[Any]) -> None:
         return
 
     def check_first(self: Any) -> None:
-        for item in _parameters_of(type(self)):  # type: ignore[arg-type]  # classes have hashes
-            _check(item, getattr(self, item.name))
+        for item in fields(self):
+            if isinstance(item, Parameter):
+                _check(item, getattr(self, item.name))
         if follow_up is not None:
             follow_up(self)
 
     check_first.checks = True  # type: ignore[attr-defined]
     owner.__post_init__ = check_first
-
-
-@cache
-def _parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
-    return tuple(item for item in fields(cls) if isinstance(item, Parameter))
 
 
 def _check(item: Field[Any], value: Any) -> None:

@@ -156,9 +156,7 @@ def sent_bytes(operation: str, size_bytes: float, group_size: int) -> float:
     return bus_volume(operation, group_size) * size_bytes
 
 
-def collective_time(
-    cluster: Cluster, operation: str, size_bytes: float, group: Group, calls: int = 1
-) -> CollectiveTime:
+def collective_time(cluster: Cluster, operation: str, size_bytes: float, group: Group) -> CollectiveTime:
     """The time of one collective.
 
     Args:
@@ -167,9 +165,8 @@ def collective_time(
         size_bytes: bytes of the whole operation: the reduced, gathered or scattered buffer; for ``all_to_all``, what
             one member holds and divides; for ``send_recv``, what one member sends.
         group: the members.
-        calls: calls that carry these bytes, one after the other.
     """
-    return collective_law(cluster, operation, group).time(size_bytes, calls)
+    return collective_law(cluster, operation, group).time(size_bytes)
 
 
 def collective_law(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:

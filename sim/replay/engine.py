@@ -114,19 +114,18 @@ class Chunks(NamedTuple):
         return cls(count, route.wire_s / count, ports, shared)
 
 
-def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
+def simulate(plan: Plan, network: Network | None = None) -> Trace:
     """Return the trace of one replayed iteration.
 
     Args:
         plan: what every device does.
         network: its ports; by default those of the plan's placement.
-        wiring: its deliveries, where they are known already.
 
     Raises:
         DeadlockError: the order can never be carried out; the text names what each device was waiting for.
     """
     with no_collection():
-        return _Replay(wiring or wire(plan), network or Network(plan.placement)).run()
+        return _Replay(wire(plan), network or Network(plan.placement)).run()
 
 
 @contextmanager

@@ -42,9 +42,13 @@ class OrderedPipeline(Strategy):
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
     group_size: int | None = fields.group_size()
-    partition: str = fields.partition()
+    partition: str = fields.parameter(
+        "optimal", "how the backbone is cut: equal blocks, or optimal", choices=("blocks", "optimal")
+    )
     p2p: str = fields.p2p()
-    skip_route: str = fields.skip_route()
+    skip_route: str = fields.parameter(
+        "relay", "how skips travel: with the hidden state, or not at all", choices=("relay", "local")
+    )
 
     @property
     def shape(self) -> Shape:

@@ -11,7 +11,6 @@ from profiles.machines.clusters import load_cluster
 from sim.replay.engine import no_collection, simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.network import Network
-from strategies.plans.wiring import wire
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -38,8 +37,8 @@ def run(benchmark, function):
 def test_replay_with_links_and_memory(benchmark, positions, micro_batches):
     strategy, scenario = point(positions, micro_batches)
     plan = strategy.plan(scenario)
-    network, wiring = Network(plan.placement), wire(plan)
-    trace, peak = run(benchmark, lambda: (t := simulate(plan, network, wiring), peak_memory_bytes(t)))
+    network = Network(plan.placement)
+    trace, peak = run(benchmark, lambda: (t := simulate(plan, network), peak_memory_bytes(t)))
     assert trace.end_s > 3 * 5e-3 * (micro_batches + positions - 1)
     assert peak[0] > peak[-1]
 
