@@ -232,11 +232,9 @@ class _Station(Fleet):
 
     def begin(self, run: Run, place: object, gpus: Sequence[int]) -> simpy.Event:
         """Start a run; return the event of its end, until which requests that move there are waited for."""
-        moved = any(job.place not in (None, place) for job in run.jobs)
-        seconds = self.seconds(run, len(gpus))
-        if moved:
+        seconds, now = self.seconds(run, len(gpus)), self.env.now
+        if any(job.place not in (None, place) for job in run.jobs):
             seconds += self.move_s(len(gpus), run.jobs[0].shape)
-        now = self.env.now
         for job in run.jobs:
             if job.start_s == inf:
                 job.start_s = now
@@ -311,14 +309,11 @@ class _Fixed(_Station):
                 end = self.begin(chosen, replica, self.gpus[replica.number])
                 end.callbacks.append(partial(self._end, chosen, replica, at))
             elif chosen is not None:
-                self._ask_again(at, chosen)
+                if self.asked_s[at] != chosen:  # the policy looks at the queue again at that time
+                    self.asked_s[at] = chosen
+                    again = self.env.timeout(max(0.0, chosen - self.env.now))
+                    again.callbacks.append(lambda _: self._feed(at))
                 return
-
-    def _ask_again(self, at: int, time_s: float) -> None:
-        """Let the policy look at a queue again at a time."""
-        if self.asked_s[at] != time_s:
-            self.asked_s[at] = time_s
-            self.env.timeout(max(0.0, time_s - self.env.now)).callbacks.append(lambda _: self._feed(at))
 
     def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
         back = [*self.ended(run)]
@@ -374,7 +369,7 @@ class _Elastic(_Station):
         if not self.queue or not free:
             return
         runs = self.policy.divide(self.queue, free, self)
-        for run in runs if self.policy.strict else sorted(runs, key=self._place_order):
+        for run in runs if self.policy.strict else sorted(runs, key=_placing):
             block = self._block(run)
             if block is None and self.policy.strict:
                 break
@@ -391,11 +386,6 @@ class _Elastic(_Station):
         times = self.choices(run.jobs[0].shape)
         steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
         return run._replace(steps=min(run.steps, max(1, steps)), gpus=gpus)
-
-    def _place_order(self, run: Run) -> tuple[int, bool]:
-        """Return the key that places wide runs first, and of one width those that can stay."""
-        last = run.jobs[0].place
-        return -run.gpus, not (isinstance(last, tuple) and len(last) == run.gpus)
 
     def _block(self, run: Run) -> tuple[int, ...] | None:
         """Take idle GPUs of one node for a run, those of its last or aligned ones; None where there are none."""
@@ -417,6 +407,12 @@ class _Elastic(_Station):
             insort(self.queue, job, key=lambda of: of.number)
         if self.queue:
             self._ask()
+
+
+def _placing(run: Run) -> tuple[int, bool]:
+    """Return the key that places wide runs first, and of one width those that can stay."""
+    last = run.jobs[0].place
+    return -run.gpus, not (isinstance(last, tuple) and len(last) == run.gpus)
 
 
 class Replay:
@@ -494,10 +490,10 @@ class Replay:
     def passed(self, job: Job, station: int) -> None:
         """Hand a request over to the next pool, or let it be complete."""
         if station + 1 < len(self.stations):
-            job.steps_left, job.place = job.shape.steps, None
-            after = self.stations[station + 1]
-            move = self.env.timeout(after.move_s(1, job.shape))
-            move.callbacks.append(lambda _: self._hand(job, after))
+            job.steps_left, job.place, after = job.shape.steps, None, self.stations[station + 1]
+            move_s = after.move_s(1, job.shape)
+            job.ready_s = self.env.now + move_s
+            self.env.timeout(move_s).callbacks.append(lambda _: after.submit(job))
             return
         job.end_s = float(self.env.now)
         self.log.jobs.append(job)
@@ -507,7 +503,3 @@ class Replay:
                 raise TooManyMissedError
         if self.clients:
             self._ask_next()
-
-    def _hand(self, job: Job, station: "_Fixed | _Elastic") -> None:
-        job.ready_s = float(self.env.now)
-        station.submit(job)
