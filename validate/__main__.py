@@ -28,14 +28,15 @@ def make_parser() -> argparse.ArgumentParser:
 
     parser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
-    extend = {"paper": _add_paper, "run": add_schedules, "sample": add_samplers}
+    names = ("diffusionpipe", "pulse")
+    extend = {
+        "paper": lambda paper: paper.add_argument("name", choices=names, help="of the paper"),
+        "run": add_schedules,
+        "sample": add_samplers,
+    }
     add_commands(commands, OWN, "validate", _call, extend)
     add_measuring(commands, "validate")
     return parser
-
-
-def _add_paper(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=("diffusionpipe", "pulse"), help="of the paper")
 
 
 def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a case each

@@ -1,6 +1,7 @@
 """Closed forms: the value of a formula beside that of a replay.
 
-The formulas stand in ``forms.csv`` as published and are evaluated from there; no other code repeats them.
+The formulas stand in ``forms.csv`` as published, of numbers, letters, arithmetic, min and max, and are evaluated from
+there; no other code repeats them.
 """
 
 from collections.abc import Mapping
@@ -42,11 +43,6 @@ class Form:
         return abs(self.error) <= EXACT
 
 
-def value_of(formula: str, letters: Mapping[str, float]) -> float:
-    """Value of a formula of numbers, letters, arithmetic, min and max; only formulas of this folder are evaluated."""
-    return float(eval(formula, {"__builtins__": {}, "min": min, "max": max}, dict(letters)))
-
-
 @cache
 def _formulas() -> Mapping[tuple[str, str], tuple[str, str]]:
     """Formula and source by family and variant (column ``of``)."""
@@ -60,7 +56,7 @@ def form(family: str, of: str, simulated: float, letters: Mapping[str, float], s
     The setting in words is by default ``of`` and the letters that are whole numbers.
     """
     formula, source = _formulas()[family, of]
-    expected = value_of(formula, letters)
+    expected = float(eval(formula, {"__builtins__": {}, "min": min, "max": max}, dict(letters)))
     return Form(family, setting or f"{of}, {letter_text(letters)}", formula, expected, simulated, source)
 
 

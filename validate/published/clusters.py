@@ -308,13 +308,13 @@ def encoders() -> Iterator[Record]:
     """Time of MosaicML's training, at 256 and then at 512 pixels on 8 GPUs, with the encoders online over cached."""
     row = the_published("README", quantity="time_ratio")
     runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.options["gpus"] == row.num_gpus]
-    online, cached = (sum_in_order(_hours(runs, frozen)) for frozen in ("online", "cached"))
+    online, cached = (
+        sum_in_order(
+            IMAGES[int(of.options["resolution"])] / (of.predicted(frozen=frozen) or 1.0) for of in runs
+        )
+        for frozen in ("online", "cached")
+    )
     yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")
-
-
-def _hours(runs: list[ClusterRun], frozen: str) -> Iterator[float]:
-    for run in runs:
-        yield IMAGES[int(run.options["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600
 
 
 EXPERIMENTS: Final = (throughputs, encoders, model_flops, fewer_bits)

@@ -179,16 +179,14 @@ def records() -> Iterator[Record]:
             yield Record(row, float(predicted[number]), standing, why, f"load {run.load:.2f} of Offline")
 
 
-def _predict(draws: int, run: ServerRun) -> tuple[np.ndarray, np.ndarray]:
-    return run.predicted(draws)
-
-
 def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterator[Section]:
     """The runs, and what they say together."""
     header = ("system", "load", *(f"p{of}, s: measured, predicted, 80 % of draws" for of in PERCENTS))
     rows, judged = [], list[tuple[bool, float, bool]]()
     with ProcessPoolExecutor(workers) as executor:
-        for run, (predicted, drawn) in zip(runs, executor.map(partial(_predict, draws), runs), strict=True):
+        for run, (predicted, drawn) in zip(
+            runs, executor.map(partial(ServerRun.predicted, draws=draws), runs), strict=True
+        ):
             ends = np.percentile(drawn, (10, 90), axis=0)
             cells = list(zip(run.measured_s, predicted, *ends, strict=True))
             row = [f"{was:.2f} {now:.2f} ({low:.1f} to {high:.1f})" for was, now, low, high in cells]

@@ -14,7 +14,8 @@ from torch.autograd.function import FunctionCtx
 
 from profiles.architectures.kernels import FEW_ROWS
 from profiles.measuring.counting.component import ComponentCount
-from profiles.measuring.counting.trace import Kept, Trace, record, storage
+from profiles.measuring.counting.tally import Tally
+from profiles.measuring.counting.trace import record
 
 
 class _Beside(torch.autograd.Function):
@@ -34,9 +35,10 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
         for path in count.spec.locked:
             module.get_submodule(path).requires_grad_(False)
         _adapt(module)
-        trace = record(module, known.sample, grad=True)
-        for layer, size in enumerate(_saved_by_layer(trace, count.ends)):
-            saved[layer] = max(saved[layer], size)
+        tally = Tally(
+            record(module, known.sample, grad=True), count.ends, [of.streams for of in count.layers], {}
+        )
+        saved = [max(size, work.saved_bytes) for size, work in zip(saved, tally.work, strict=True)]
     return tuple(saved)
 
 
@@ -54,12 +56,3 @@ def _beside(trained: Tensor, linear: nn.Linear, inputs: tuple[Any, ...], output:
         return output
     result: Tensor = _Beside.apply(inputs[0], output, trained)  # type: ignore[no-untyped-call]
     return result
-
-
-def _saved_by_layer(trace: Trace, ends: tuple[str, ...]) -> list[int]:
-    seen, saved = {storage(parameter) for parameter in trace.module.parameters()}, [0] * len(ends)
-    for event, layer in trace.by_layer(ends):
-        if isinstance(event, Kept) and storage(event.tensor) not in seen:
-            seen.add(storage(event.tensor))
-            saved[layer] += event.tensor.untyped_storage().nbytes()
-    return saved
