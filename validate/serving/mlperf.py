@@ -198,7 +198,9 @@ def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterato
     )
     yield Section("MLPerf Server, Stable Diffusion XL, from Offline rates", header, rows, remark)
     rows = []
-    for name, of in grouped(judged, lambda one: f"load {'from' if one[0] else 'below'} {HIGH}").items():
+    for name, of in grouped(
+        sorted(judged), lambda one: f"load {'from' if one[0] else 'below'} {HIGH}"
+    ).items():
         held = sum(inside for *_, inside in of)
         numbers = f"{held} of {len(of)}, {percent(held / len(of))}"
         rows.append([name, percent(median(error for _, error, _ in of)), numbers])
