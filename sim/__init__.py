@@ -13,8 +13,8 @@ try:
     from profiles.architectures.synthetic import equal_layers_model
     from profiles.errors import DeadlockError, InfeasibleError, InputError
     from profiles.machines.clusters import load_cluster
-    from profiles.software.stacks import load_stack
     from sim.api import calibrate, run, schedule, serve, sweep
+    from sim.counting import count
     from sim.inputs.experiments import load_experiment
     from sim.launching.launch import launch
     from sim.report.comparisons import compare
@@ -47,13 +47,13 @@ __all__ = [
     "calibrate",
     "clusters",
     "compare",
+    "count",
     "devices",
     "equal_layers_model",
     "launch",
     "load_cluster",
     "load_experiment",
     "load_model",
-    "load_stack",
     "models",
     "plots",
     "run",

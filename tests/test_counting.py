@@ -1,5 +1,7 @@
 """Any torch module is counted by its layers; what torch itself counts on a real pass is the sum."""
 
+import json
+
 import pytest
 import torch
 from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
@@ -10,7 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
+import sim
+from profiles.errors import DiffusimNote
 from profiles.measuring.counting.module import count
+from profiles.measuring.counting.specs import CONFIGS
 
 pytestmark = pytest.mark.slow
 
@@ -169,3 +174,37 @@ def test_a_pass_that_needs_numbers_is_refused_in_one_line():
 
     with refused("Peeking cannot run on the meta device: "):
         count(Peeking(), tokens=torch.ones(3))
+
+
+# Models
+
+
+def test_a_module_is_a_model_that_runs():
+    model = sim.count(Transformer(), {"numbers": torch.zeros(1, 12, dtype=torch.long)}, name="mine")
+    counted = count(Transformer(), numbers=torch.zeros(1, 12, dtype=torch.long))
+    (backbone,) = model.components
+    assert [layer.name for layer in backbone.layers] == ["block0", "block1", "block2"]
+    assert backbone.parameters == counted.total.parameters
+    assert sum(layer.matmul_flop for layer in backbone.layers) == counted.total.matmul_flop
+    result = sim.run(model, "1f1b", gpus=2, pipeline_degree=2, micro_batches=4, batch_size=8)
+    assert (result.model, sum(stage["parameters"] for stage in result.stages)) == (
+        "mine",
+        backbone.parameters,
+    )
+    with refused("hidden is of 4 samples, must be of one: its first dimension 1"):
+        sim.count(nn.Linear(3, 5), {"hidden": torch.empty(4, 3)})
+
+
+def test_a_configuration_is_the_backbone_of_the_shipped_model(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIGS["pixart_transformer"]))
+    with pytest.warns(
+        DiffusimNote, match="config.json is counted as model pixarttransformer2dmodel, a backbone"
+    ):
+        result = sim.run(str(file), "ddp", gpus=2, batch_size=2)
+    (backbone,) = result.source.scenario.model.components
+    (theirs,) = (of for of in sim.load_model("pixart").components if of.trainable)
+    assert (backbone.layers, backbone.kernels) == (theirs.layers, theirs.kernels)
+    launch = sim.launch(result)
+    assert json.loads(launch.files["config.json"]) == CONFIGS["pixart_transformer"]
+    assert "height=1024, width=1024" in launch.files["train.py"]

@@ -1,5 +1,6 @@
 """What the documents show is tested: their commands run, outputs are real, and strategies are the tested ones."""
 
+import json
 import os
 import re
 import runpy
@@ -103,6 +104,9 @@ def test_every_command_of_a_page_runs(page, lines, tmp_path, monkeypatch, capsys
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
     for folder in ("mine", "sd21-here"):
         (tmp_path / folder).symlink_to(ROOT / "profiles/models/sd21")
+    (tmp_path / "transformer").mkdir()
+    configs = json.loads((ROOT / "profiles/measuring/counting/configs.json").read_text(encoding="utf-8"))
+    (tmp_path / "transformer/config.json").write_text(json.dumps(configs["tiny_pixart"]))
     monkeypatch.chdir(tmp_path)
     for command in lines:
         words, _, target = command.partition(" > ")

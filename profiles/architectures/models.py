@@ -209,7 +209,7 @@ def load_model(name: str) -> Model:
         return read_model(folder)
     if kind == "file":
         raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
-    raise unknown_name("model", name, model_names(), ", or pass a model folder")
+    raise unknown_name("model", name, model_names(), ", or pass a model folder or a config.json")
 
 
 @naming_file

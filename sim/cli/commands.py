@@ -194,7 +194,7 @@ def launch_command(options: argparse.Namespace) -> int:
         sys.stdout.write(start.text)
         return 0
     for path in start.write(options.out):
-        note(f"wrote {path}")
+        print(path)
     return 0
 
 

@@ -98,7 +98,9 @@ def add_question(
     names, tasks = strategies_in(words)
     parser.set_defaults(named=names)
     add = parser.add_argument_group("scenario").add_argument
-    add("--model", required=bool(measured), help="a model's name, or a model folder")
+    add(
+        "--model", required=bool(measured), help="a model's name, a model folder, or a backbone's config.json"
+    )
     where = f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})"
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
     stacks = {"train": f"{DEFAULT_STACK} in training", "sample": f"{SERVED} in sampling"}

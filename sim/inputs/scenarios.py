@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
@@ -194,7 +195,7 @@ def scenario_of(request: Request) -> AnyScenario:
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     cluster = changed(cluster, request.options)
     stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
-    model = load_model(request.model) if isinstance(request.model, str) else request.model
+    model = _named_model(request.model) if isinstance(request.model, str) else request.model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
     cluster.check_gpus(gpus)  # before the batch, of which each has a part
     model_name, cluster_name, stack_name = (
@@ -220,6 +221,16 @@ def scenario_of(request: Request) -> AnyScenario:
     for words in idle(cluster, gpus):
         warn_caller(words, DiffusimWarning)
     return scenario
+
+
+def _named_model(name: str) -> Model:
+    """Return a model by its name, its folder, or the ``config.json`` that it is counted from."""
+    path = Path(name)
+    if path.suffix == ".json" and path.is_file():
+        from sim.counting import count_file  # noqa: PLC0415  few ask for it
+
+        return count_file(path, path.stat().st_mtime_ns)
+    return load_model(name)
 
 
 def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401

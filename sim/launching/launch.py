@@ -210,6 +210,8 @@ def _network_of(scenario: Any) -> tuple[dict[str, Any] | None, dict[str, int]]: 
     model = scenario.model
     backbone = model.components[scenario.backbone_index]
     sizes = {"height": model.height, "width": model.width, "frames": backbone.frames * model.draws_videos}
+    if scenario.asked_model.endswith(".json"):
+        return json.loads(Path(scenario.asked_model).read_text(encoding="utf-8")), sizes
     models = tomllib.loads((COUNTED / "zoo.toml").read_text(encoding="utf-8"))["models"]
     named = {of["name"]: of for of in models.get(model.name, {}).get("components", ())}
     if (entry := named.get(backbone.name)) is None:

@@ -2,7 +2,7 @@
 
 Nothing of a file is executed: a class is looked up by its name in diffusers, transformers and this package, and built
 from plain values. ``classes.toml`` says how each class is called; any other module is counted from Python, by
-``profiles.measuring.counting.module.count``.
+``sim.count``.
 """
 
 import inspect
@@ -213,7 +213,7 @@ def call_of(network: Network, options: ConfigOptions) -> Call:
         return Call(network, RECIPES[TEXT], text_tokens=options.text_tokens or longest)
     recipe = RECIPES.get(network.name)
     if recipe is None:
-        others = "any other module is counted from Python, by profiles.measuring.counting.module.count"
+        others = "any other module is counted from Python, by sim.count"
         known = ", ".join(sorted(RECIPES))
         raise InputError(f"{network.file.path}: {network.name} has no recipe; choose from {known}; {others}")
     usual = config[recipe.text_tokens] if isinstance(recipe.text_tokens, str) else recipe.text_tokens

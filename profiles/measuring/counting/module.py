@@ -8,6 +8,7 @@ counted.total.flop, counted.layers["block0"].moved_bytes
 
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from profiles.errors import InputError
+from profiles.measuring.counting.component import ModelCount, count_model
 from profiles.measuring.counting.dataflow import Part, Unit, parts_of, parts_run, units_of
+from profiles.measuring.counting.specs import Architecture, ComponentSpec, LayerSpec
 from profiles.measuring.counting.tally import Tally, Work, total
-from profiles.measuring.counting.trace import first_line, record
+from profiles.measuring.counting.trace import Trace, first_line, record
 
 
 class ModuleCount(NamedTuple):
@@ -43,19 +46,45 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     Raises:
         InputError: the module cannot run on the meta device, as where its pass depends on values of tensors.
     """
+    trace, parts = _pass_of(module, sample)
+    work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
+    return ModuleCount(dict(zip((part.unit.name for part in parts), work, strict=True)))
+
+
+def count_backbone(
+    module: nn.Module, sample: Mapping[str, Any], name: str, height: int, width: int
+) -> ModelCount:
+    """Count a module as the only component of a model, which is trained; ``sample`` is one, of that many pixels.
+
+    Raises:
+        InputError: as of ``count``, or there is more than one sample.
+    """
+    for key, value in sample.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and value.shape[0] != 1:
+            raise InputError(f"{key} is of {value.shape[0]} samples, must be of one: its first dimension 1")
+    _, parts = _pass_of(module, sample)
+    layers = tuple(
+        LayerSpec(part.unit.name, number, part.end, part.streams) for number, part in enumerate(parts)
+    )
+    build, arguments = partial(without_weights, module), lambda *_: on_meta(sample)
+    spec = ComponentSpec("backbone", build, arguments, layers, trainable=True)
+    architecture = Architecture(
+        name, "", (spec,), height, width, 1, remark=f"{type(module).__name__}, counted in Python"
+    )
+    return count_model(architecture)
+
+
+def _pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[Part]]:
+    """Run one pass on the meta device; return it with the parts that are layers."""
     try:
         twin = without_weights(module)
-        trace = record(
-            twin, on_meta(sample), grad=any(parameter.requires_grad for parameter in twin.parameters())
-        )
+        trained = any(parameter.requires_grad for parameter in twin.parameters())
+        trace = record(twin, on_meta(sample), grad=trained)
     except Exception as error:  # whatever the module says to its arguments
         name = type(module).__name__
         raise InputError(f"{name} cannot run on the meta device: {first_line(error)}") from error
-    parts = parts_run(trace, units_of(twin) or parts_of(twin)) or [
-        Part(Unit("", type(module).__name__), "", 1)
-    ]
-    work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
-    return ModuleCount(dict(zip((part.unit.name for part in parts), work, strict=True)))
+    whole = [Part(Unit("", type(module).__name__), "", 1)]
+    return trace, parts_run(trace, units_of(twin) or parts_of(twin)) or whole
 
 
 def on_meta(arguments: Mapping[str, Any]) -> dict[str, Any]:

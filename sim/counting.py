@@ -1,0 +1,70 @@
+"""Counting: models of the user's own, from a module of torch or a ``config.json``, without weights."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from profiles.architectures.models import Model, read_model
+from profiles.errors import DiffusimNote, InputError, warn_caller
+from profiles.outputs import write_files
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from profiles.measuring.counting.component import ModelCount
+
+CPU: Final = "uv pip install --torch-backend cpu 'diffusim[measure]'"
+"""What brings the packages that count, with torch's build for CPUs: 200 MB, where pip's has 6 GB of CUDA."""
+
+
+def count(
+    module: "nn.Module", inputs: Mapping[str, Any], *, name: str = "module", height: int = 1, width: int = 1
+) -> Model:
+    """Return a model whose only backbone is a module of torch, counted from one forward pass that computes nothing.
+
+    Layers are the blocks that the structure of the module shows, else its children. Work is known at the size of the
+    inputs alone: other resolutions, and patches of an image, are for models with a recipe (``sim measure count``).
+
+    Args:
+        module: any, with or without weights.
+        inputs: keyword arguments of its ``forward``, of one sample; only those that hold integers need contents.
+        name: of the model.
+        height: of one sample, as results show it.
+        width: likewise.
+
+    Raises:
+        InputError: the module cannot run on torch's meta device, or there is more than one sample.
+    """
+    from profiles.measuring.counting.module import count_backbone
+
+    return _model_of(name, count_backbone(module, inputs, name, height, width))
+
+
+@cache
+def count_file(path: Path, changed_ns: int) -> Model:
+    """Return the model of a ``config.json`` of diffusers, and note that it was counted."""
+    try:
+        from profiles.measuring.counting.config_files import ConfigOptions, read_config
+        from profiles.measuring.counting.configured import count_configured, slug
+    except ModuleNotFoundError as error:
+        raise InputError(f"counting {path} needs {error.name}: {CPU}") from None
+    try:
+        counted = count_configured([read_config(path)], ConfigOptions())
+    except InputError as error:
+        raise InputError(
+            f"{error}; `sim measure count --config {path} --output DIR` has flags for that"
+        ) from None
+    name = slug(counted.architecture.title)
+    warn_caller(f"{path} is counted as model {name}, a backbone without encoders", DiffusimNote)
+    return _model_of(name, counted)
+
+
+def _model_of(name: str, counted: "ModelCount") -> Model:
+    """Return the model that the folder of a count holds."""
+    from profiles.measuring.counting.folder import folder_texts, kernel_texts
+
+    with TemporaryDirectory(prefix="diffusim-") as folder:
+        write_files(Path(folder), folder_texts(name, counted) | kernel_texts(counted))
+        return read_model(Path(folder))
