@@ -131,7 +131,8 @@ class Simulated(Site):
             return result.peak_memory_bytes
         scene, components = self.scenario, self.scenario.model.components
         resident = scene.encoders if scene.workload.encoders == "resident" else ()
-        held = {"encode": resident, "denoise": (scene.backbone_index,), "decode": scene.decoders}
+        backbone = () if scene.workload.swapped else (scene.backbone_index,)  # part of it is away already
+        held = {"encode": resident, "denoise": backbone, "decode": scene.decoders}
         kind = {"denoise": scene.weight_bytes}
         others = (
             components[i].parameters * kind.get(part, FROZEN_WEIGHT_BYTES)
