@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
+from profiles.architectures.models import Model
 from profiles.architectures.texts import with_text
 from profiles.costs.layers import ComponentCosts, TaskCosts
 from profiles.costs.resolutions import with_frames
@@ -45,6 +46,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, SamplingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
+        _check_included(self.model, self.workload.include)
         model = model_of_task(Same(self.model), self.task, self.workload.include)
         tokens = self.workload.text_tokens
         if self.workload.frames is not None:
@@ -56,12 +58,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     def _check_own_options(self) -> None:
         """Refuse components that are not there, and options whose host link, fp8 or decoder kernels are unknown."""
-        frozen = [self.model.components[i].name for i in self.model.frozen]
-        for name in self.workload.include:
-            if name not in (*frozen, ALL):
-                known = ", ".join(frozen) or "none"
-                problem = f"names '{name}', the frozen components of {self.model.name} are {known}"
-                raise wrong("include", problem)
+        _check_included(self.model, self.workload.include)
         if self.workload.encoders == "offloaded" or self.workload.swapped:
             _ = self.host_side
         if self.workload.precision != HALF:
@@ -244,3 +241,14 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def hidden_bytes(self, layer: int) -> float:
         """The bytes of the hidden state after a layer, of one sample: image and text."""
         return self.backbone.layers[layer].output_bytes * self.extent.tokens * self.extent.bytes
+
+
+def _check_included(model: Model, include: Iterable[str]) -> None:
+    """Refuse names of no frozen component."""
+    frozen = [model.components[i].name for i in model.frozen]
+    for name in include:
+        if name not in (*frozen, ALL):
+            begun = " or ".join(of for of in frozen if of.startswith(name))
+            meant = f"did you mean {begun}? " if begun else ""
+            known = f"the frozen components of {model.name} are {', '.join(frozen) or 'none'}"
+            raise wrong("include", f"names '{name}', {meant}{known}")

@@ -350,17 +350,22 @@ REFUSED = [
     ("run --model sd21 --strategy diffusionpipe --fil full", "unknown flag --fil; did you mean --fill?\n"),
     ("run --model sd21 --strategy 1f1b --pipelin-degree 2", "did you mean --pipeline-degree?"),
     ("run --model sd21 --strategy ddp --overlap bucket", "--overlap is 'bucket', did you mean buckets? must be"),
-    ("clusters shw", "action is 'shw', did you mean show? must be one of show"),
+    ("clusters shw", "unknown cluster 'shw'; choose from "),
     # files that are shown
     ("clusters show", "NAME must be given; choose from a100-ib, "),
     ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a100-ib, "),
-    ("clusters show p4de --json", "--json is of the list; cluster files are TOML"),
+    ("clusters show p4de --json", "--json is of the list"),
     ("models show sd21 more", "unexpected argument 'more'"),
     # numbers of GPUs
     ("sweep --model sd21 --gpus 64-8", "--gpus is '64-8', "),
     ("sweep --model sd21 --gpus 1,", "--gpus is '1,', "),
     ("sweep --model sd21 --gpus a-b", "--gpus is 'a-b', "),
     ("sweep --model sd21 --gpus 20", "is 20, must be a multiple of the 8 of a node, such as 16, 24 or --nodes 4x5"),
+    ("run --model pixart --strategy single --steps 2 --include vae", "did you mean vae_encoder or vae_decoder?"),
+    ("run --model sd21 --strategy ddp --frozen cached:vae_encoder,vae_encoder", "each once, such as cached:"),
+    ("run --model pixart --strategy pipefusion --gpus 32 --cluster a100-ib --steps 2", "32 exceeds the 28 layers of"),
+    ("models show", "NAME must be given; choose from "),
+    ("models flux-dev sd21", "unexpected argument 'sd21'"),
     # what would take long
     ("run --model sd21 --strategy 1f1b --micro-batches 65536 --gpus 8 --batch-size 524288", f"most {MAX_SIMULATED}"),
     ("run --model sd21 --strategy ddp --micro-batches 65536 --gpus 1 --batch-size 65536", f"most {MAX_SIMULATED}"),
@@ -395,7 +400,7 @@ REFUSED = [
     ),
     (
         f"{PIXART} --strategy ring --include text_encoder,nope",
-        "--include names 'nope', the frozen components of pixart are text_encoder, vae_decoder",
+        "--include names 'nope', the frozen components of pixart are text_encoder, vae_encoder, vae_decoder",
     ),
     # points that do not exist
     (

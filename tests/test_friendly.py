@@ -4,9 +4,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from profiles.architectures.models import model_names
 from profiles.machines.clusters import cluster_names, load_cluster
@@ -14,6 +16,7 @@ from profiles.machines.devices import device_names, load_device
 from profiles.software.stacks import load_stack, stack_names
 from sim.cli.listing import SHELLS
 from sim.cli.main import COMMANDS
+from sim.report.blocks import Panel, write
 from strategies.registry import all_samplers, all_strategies
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -87,6 +90,15 @@ def test_the_file_of_a_thing_is_shown_and_reads_as_the_same(tell, elsewhere, com
         assert tomllib.loads(out)["name"] == name
 
 
+def test_show_may_be_left_out_and_strategies_show_their_parameters(tell):
+    assert tell("models", "flux")[1] == tell("models", "show", "flux-dev")[1]
+    _, out, _ = tell("strategies", "show", "fsdp2")
+    assert out.startswith("fsdp: ") and "--shard-size" in out
+    assert tell("help") == tell("--help")
+    assert tell("help", "run")[:2] == tell("run", "--help")[:2]
+    assert tell("version")[1] == tell("--version")[1]
+
+
 # Completion
 
 
@@ -107,6 +119,13 @@ def test_completion_knows_commands_flags_and_names(tell):
 
 
 # How much is said
+
+
+def test_bars_are_of_letters_where_the_encoding_has_no_others():
+    file = TextIOWrapper(BytesIO(), "ascii", errors="replace")
+    write(Console(file=file, width=60), Panel("memory", [("used", "\N{FULL BLOCK}\N{LIGHT SHADE} 4 GiB")]))
+    file.flush()
+    assert b"#. 4 GiB" in file.buffer.getvalue()
 
 
 def test_quiet_leaves_nothing_on_stderr_but_errors(tell):

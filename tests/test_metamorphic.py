@@ -14,6 +14,7 @@ from making import FREE, make_cluster, make_link
 
 import sim
 from profiles.errors import InfeasibleError
+from profiles.software.reserved import reserved_bytes
 from sim.explore.sweep import TOP, objectives
 from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes
 from sim.replay import engine
@@ -202,6 +203,34 @@ def test_what_a_sweep_promises_is_that_of_brute_force(make, asked, data):
         for top in (2, TOP):
             swept = sim.sweep(scenario, objective=objective, workers=1, top=top)
             assert promised(swept, objective, top) == promised(whole, objective, top), (objective, top)
+
+
+@pytest.mark.parametrize("asked", [questions, pictures])
+@settings(quick, max_examples=5, phases=[Phase.generate])
+@given(data=st.data())
+def test_no_faster_link_or_device_and_no_more_memory_makes_the_best_of_a_sweep_slower(make, asked, data):
+    scenario = data.draw(asked(make))
+    peaks = sorted(of.result.peak_memory_bytes for of in sim.sweep(scenario, workers=1).points if of.result)
+    assume(peaks)
+    peak = data.draw(st.sampled_from(peaks[len(peaks) // 3 :]))
+    scenario = with_room(scenario, peak)
+    best = sim.sweep(scenario, workers=1).fastest_point()
+    assume(best)
+    factor = data.draw(st.sampled_from([1.1, 2.0, 10.0]))
+    for name, better in {
+        "link": with_links(scenario, factor),
+        "memory": with_room(scenario, factor * peak),
+        "device": replace(scenario, model=with_times(scenario.model, 1 / factor)),
+    }.items():
+        then = sim.sweep(better, workers=1).fastest_point()
+        assert then.costs[0] <= best.costs[0] * ROUNDING, name
+
+
+def with_room(scenario, size_bytes):
+    """A scenario on devices with room for tensors of so many bytes."""
+    memory_bytes = reserved_bytes(size_bytes, scenario.workload.num_gpus).middle * ROUNDING
+    device = replace(scenario.cluster.device, memory_bytes=memory_bytes)
+    return replace(scenario, cluster=replace(scenario.cluster, device=device))
 
 
 def promised(sweep, objective, top):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.architectures.models import MODELS, model_names
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, cluster_names
 from profiles.machines.devices import DEVICES, device_names
-from profiles.names import known_name, unknown_name
+from profiles.names import STRATEGY, known_name, unknown_name
 from profiles.software.stacks import STACKS, stack_names
 from sim.cli.console import note
 from strategies.registry import every_strategy
@@ -38,29 +38,34 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 def add_list(listed: str, parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
     """Add the flags of a command that lists things of a kind."""
-    if KINDS[listed].files is not None:
-        words = "print the file of one, to start from"
-        parser.add_argument("action", nargs="?", choices=["show"], help=words)
-        parser.add_argument("name", nargs="?", metavar="NAME", help=f"of the {listed.removesuffix('s')}")
+    what = "the parameters" if KINDS[listed].files is None else "the file, to start from,"
+    parser.add_argument("action", nargs="?", metavar="show", help=f"print {what} of one; may be left out")
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"of the {listed.removesuffix('s')}")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=partial(list_command, listed))
 
 
 def list_command(listed: str, options: argparse.Namespace) -> int:
-    """List the things of a kind, or show the file of one."""
-    from sim.report.listings import print_listing
+    """List the things of a kind, or show the file, or the parameters, of one."""
+    from sim.report.listings import print_listing, print_strategy
 
-    kind, one = KINDS[listed], listed.removesuffix("s")
-    if getattr(options, "action", None) is None:
+    kind, one = KINDS[listed], listed.removesuffix("s").replace("strategie", STRATEGY)
+    if options.action is None:
         print_listing(listed, as_json=options.json)
         return 0
-    if options.name is None:
+    shows = options.action == "show"
+    if not shows and options.name is not None:
+        raise InputError(f"unexpected argument {shown(options.name)}")
+    if (given := options.name if shows else options.action) is None:
         raise InputError(f"NAME must be given; choose from {', '.join(kind.names())}")
     if options.json:
-        raise InputError(f"--json is of the list; {one} files are TOML")
-    name = known_name(one, options.name, kind.names())
+        raise InputError("--json is of the list")
+    name = known_name(one, given, kind.names())
     if name is None:
-        raise unknown_name(one, options.name, kind.names())
+        raise unknown_name(one, given, kind.names())
+    if kind.files is None:
+        print_strategy(name)
+        return 0
     path = Path(str(kind.files).format(name))
     sys.stdout.write(read_text(path))
     if listed == "models":
@@ -92,7 +97,7 @@ def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for name, command in commands.choices.items():
         for action in command._actions:
-            thing = name.removesuffix("s") if action.dest == "name" else action.dest
+            thing = name.removesuffix("s") if action.dest in ("action", "name") else action.dest
             if thing in names:
                 action.choices = names[thing]()
             elif action.metavar == "FILE":

@@ -43,6 +43,8 @@ def _main(arguments: Sequence[str]) -> int:
     if not arguments:
         make_parser().print_help()
         return 0
+    if arguments[0] in ("help", "version"):  # as other programs take them
+        arguments = [*arguments[1:], f"--{arguments[0]}"]
     flag = arguments[0].partition("=")[0]
     if flag.startswith("-") and flag not in ("-h", "--help", "--version"):
         raise InputError(

@@ -32,6 +32,9 @@ NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8p
 LINE: Final = ' style="border-top: 2px solid"'
 """Of the first row below a line."""
 
+PLAIN_BARS: Final = str.maketrans("█▓▒░", "#+-.")
+"""The marks of bars where an encoding lacks them."""
+
 Line = tuple[str, str]
 """A label and its text; a line without a label goes on with the one above."""
 
@@ -136,7 +139,8 @@ def _write_panel(screen: Console, panel: Panel) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for number, (label, words) in enumerate([*([("", panel.title)] if within else []), *panel.lines]):
-        grid.add_row(Text(label, style="dim"), Text(words, style="" if number else "bold"))
+        said = words.translate(PLAIN_BARS) if screen.options.ascii_only else words
+        grid.add_row(Text(label, style="dim"), Text(said, style="" if number else "bold"))
     title = Text("" if within else panel.title)
     screen.print(Frame(grid, title=title, title_align="left", box=ROUNDED, padding=(0, 1)), width=width)
 

@@ -6,12 +6,13 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
+from profiles.errors import flag_of
 from profiles.machines.clusters import Cluster, Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, device_names, load_device
 from profiles.software.stacks import load_stack, stack_names
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.report.blocks import Column, Table, print_blocks
-from strategies.registry import every_strategy, policies
+from strategies.registry import class_of, every_strategy, policies
 from strategies.strategy import AnyStrategy, is_seamless
 
 if TYPE_CHECKING:
@@ -47,6 +48,20 @@ def print_listing(kind: str, *, as_json: bool) -> None:
         for rank, key in enumerate(TABLES[kind].split())
     ]
     print_blocks([Table("", columns)])
+
+
+def print_strategy(name: str) -> None:
+    """Print what a strategy does, and its parameters with their choices and defaults."""
+    cls = class_of(name)
+    rows = [
+        (flag_of(item.name), str(item.default), ", ".join(item.metadata["choices"]), item.metadata["help"])
+        for item in fields(cls)
+    ]
+    heads = ("flag", "default", "choices", "what it is")
+    columns = [
+        Column(head, cells, words=True) for head, cells in zip(heads, zip(*rows, strict=True), strict=False)
+    ]
+    print_blocks([f"{name}: {cls.summary}", *([Table("", columns)] if rows else [])])
 
 
 def _head(key: str) -> str:

@@ -257,9 +257,14 @@ def _boundaries(scenario: SamplingScenario, grid: Grid, layers: Sequence[int] | 
     """The first layers of all stages, and the number of layers.
 
     Raises:
-        InfeasibleError: the layers are not those of the model, or the first stage gets none.
+        InfeasibleError: there are fewer layers than stages, others than those of the model, or none on the first stage.
     """
     total = len(scenario.backbone.layers)
+    if grid.pipeline > total:
+        raise InfeasibleError(
+            f"`pipeline_degree({grid.pipeline})` exceeds the {total} layers of {scenario.backbone.name}",
+            "more stages than layers",
+        )
     counts = stage_layers(total, grid.pipeline) if layers is None else tuple(layers)
     if len(counts) != grid.pipeline or sum(counts) != total or not counts[0]:
         raise InfeasibleError(

@@ -202,10 +202,11 @@ class TrainingWorkload:
         if is_one_of(self.frozen, ONLINE, CACHED):
             return (ALL,) if self.frozen == CACHED else ()
         kind, _, names = self.frozen.partition(":") if isinstance(self.frozen, str) else ("", "", "")
-        if kind != CACHED or not all(names.split(",")):
-            rule = f"must be {ONLINE}, {CACHED} or {CACHED}:NAMES, such as {CACHED}:vae_encoder"
+        named = tuple(names.split(","))
+        if kind != CACHED or not all(named) or len({*named}) < len(named):
+            rule = f"must be {ONLINE}, {CACHED} or {CACHED}:NAMES, each once, such as {CACHED}:vae_encoder"
             raise wrong("frozen", f"is {shown(self.frozen)}, {rule}")
-        return tuple(names.split(","))
+        return named
 
     @property
     def recomputed_together(self) -> int:
