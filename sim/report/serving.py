@@ -47,7 +47,7 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
     else:  # how to start replicas stands below
-        lines += [(name, words.partition("; `sim launch`")[0]) for name, words in origin_lines(result)]
+        lines += [(name, words.split("; start")[0]) for name, words in origin_lines(result)]
     return ServingVerdict(Panel(serving.title, lines))
 
 

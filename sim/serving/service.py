@@ -245,6 +245,8 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
     if staged and 1 not in samplers:
         samplers = {1: make_sampler("single", {}), **samplers}
     site = Simulated(asked.scenario, samplers, fastest)
+    if staged and 1 not in fastest:
+        fastest[1] = site.result(1, shape)
     lacking = [counted(gpus, "GPU") for gpus in degrees if gpus not in samplers]
     site.impossible |= dict.fromkeys(f"a replica of {words}: no sampler fits" for words in lacking)
     return site
