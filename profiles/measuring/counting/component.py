@@ -56,6 +56,11 @@ class ComponentCount:
         """Parameters of all layers."""
         return sum(work.parameters for work in self.work)
 
+    @property
+    def trained(self) -> int:
+        """Parameters that get a gradient."""
+        return sum(work.trained for work in self.work)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCount:

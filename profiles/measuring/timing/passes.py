@@ -84,11 +84,6 @@ class ComponentTimes(NamedTuple):
         """Name of the component."""
         return self.counted.spec.name
 
-    @property
-    def trained(self) -> int:
-        """Number of parameters that get a gradient."""
-        return sum(work.trained for work in self.counted.work)
-
 
 class Subject:
     """A component, as it is counted, on a device, ready to run passes of ``size``: height and width in pixels."""
@@ -147,8 +142,8 @@ def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) 
     """Refuse a component whose weights, gradients, optimizer and activations need more memory than is free."""
     largest = max(work.output_bytes for work in counted.work)
     activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
-    size, trained = DTYPES[dtype].itemsize, sum(work.trained for work in counted.work)
-    weights = counted.parameters * size + trained * (size + building.STATE_BYTES[dtype])
+    size = DTYPES[dtype].itemsize
+    weights = counted.parameters * size + counted.trained * (size + building.STATE_BYTES[dtype])
     needed, free = weights + ROOM * batch * activations, clock.free_bytes()
     if needed > free:
         parts = f"{weights / GIB:.1f} GiB + activations {ROOM * batch * activations / GIB:.1f} GiB"

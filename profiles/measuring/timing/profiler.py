@@ -223,7 +223,7 @@ def time_texts(
             columns = zip(*batch.layers.values(), strict=True)
             rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
         if component.optimizer_s is not None:
-            update = {"component": component.name, "parameters": component.trained}
+            update = {"component": component.name, "parameters": component.counted.trained}
             updates.append(
                 update | {"recipe": RECIPES[str(header["dtype"])], "ms": _ms(component.optimizer_s)}
             )
