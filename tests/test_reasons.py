@@ -8,7 +8,7 @@ import sim
 from profiles.software.runtimes import all_runtimes
 from sim.replay.engine import simulate
 from sim.replay.metrics import MESSAGE, awaited_s, exposed_communication_s
-from sim.report.reasons import account_of, casts_share, shares
+from sim.report.reasons import account_of, shares
 from sim.report.results import NO_RUNTIME_TODAY
 
 PIXART = {"resolution": 512, "steps": 4}
@@ -162,15 +162,3 @@ def test_gpus_that_wait_while_one_decodes_are_the_reason():
     assert f"{account.idle:.0%} idle: 3 of 4 GPUs wait while one decodes" in account.reasons
     divided = sim.run("wan2.1-1.3b", "ulysses", "h100-nvlink-8", 4, **asked, vae_parallel=4)
     assert not any("decodes" in reason for reason in divided.account.reasons)
-
-
-def test_casts_of_weights_take_a_share_of_small_batches_where_weights_are_whole():
-    """Autocast casts weights that every GPU holds whole; ZeRO-2 keeps half-precision copies."""
-    sweep = sim.sweep("sd21", gpus=8, batch_size=8, strategy="ddp,zero2", workers=1)
-    shares_of = {
-        point.name: casts_share(point, sweep.scenario)
-        for point in reversed(sweep.ranked())
-        if point.result is not None
-    }
-    assert shares_of["zero2"] == 0.0
-    assert 0.05 < shares_of["ddp"] < 0.2

@@ -220,7 +220,7 @@ def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:
     if sweep.scenario.task != "train" or options.batch_size is not None or not model.samples_source:
         return ""
     each = f"{counted(model.samples_per_gpu, 'sample')} per GPU ({model.samples_source})"
-    return f"{each}; --batch-size asks about another batch"
+    return f"{each}; --batch-size changes it"
 
 
 def _incomplete(options: argparse.Namespace, answer: Scaling) -> Path:

@@ -14,7 +14,7 @@ from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.report.descriptions import differing
-from sim.report.numbers import sample_words
+from sim.report.numbers import compared, sample_words
 from strategies.plans.workloads import CACHED, ONLINE
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
@@ -57,14 +57,14 @@ class Change:
         """Return the new answer in words."""
         if self.strategy is None:
             return "none fits"
-        speed = f"{self.speed:.2f} x the {'throughput' if objective == 'cost' else 'speed'}"
-        speed = f"{self.memory:.2f} x the memory, {speed}" if objective == "memory" else speed
+        speed = compared(self.speed)
+        speed = f"{compared(self.memory, 'memory')}, {speed}" if objective == "memory" else speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
         if self.stays:
-            return f"{speed}, {answer} stays{where}{f' with {self.how}' if self.how else ''}{why}"
-        instead = f"first, {answer} a tie" if self.tie else f"instead of {answer}"
-        return f"{speed}, {self.strategy}{where} {instead}{why}"
+            return f"{speed}, {answer} still best{where}{f' with {self.how}' if self.how else ''}{why}"
+        close = f", {answer} too close to call" if self.tie else ""
+        return f"{speed}, {self.strategy}{where} best{close}{why}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the change under public keys."""

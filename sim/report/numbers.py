@@ -10,6 +10,14 @@ from strategies.strategy import AnyScenario
 
 WIDE: Final = 1.2
 """Bands whose end is more than so many times their start are told to two figures."""
+SAME: Final = 5e-4
+"""Relative differences below this are none in words."""
+MORE_LESS: Final = {
+    "speed": ("faster", "slower"),
+    "cost": ("dearer", "cheaper"),
+    "memory": ("more memory", "less memory"),
+}
+"""What is more and what is less, in words."""
 PER_SECOND: Final = {"ms": 1e3, "s": 1.0}
 
 
@@ -53,6 +61,16 @@ def rounded(value: float, figures: int) -> str:
 def plain(value: float, figures: int) -> str:
     """Return a number to so many significant figures at most, without an exponent."""
     return f"{Decimal(f'{value:.{figures}g}'):,f}"
+
+
+def compared(ratio: float, what: str = "speed") -> str:
+    """Return in words how a speed, a cost or a memory compares with another."""
+    share, (more, less) = abs(ratio - 1), MORE_LESS[what]
+    if share < SAME:
+        return f"the same {what}"
+    if not 0.5 < ratio < 2:
+        return f"{ratio:.2f} x the {what}"
+    return f"{share:.{int(share < 0.1)}%} {more if ratio > 1 else less}"
 
 
 def throughput(samples_per_s: float) -> str:

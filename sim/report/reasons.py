@@ -20,7 +20,7 @@ from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
-from sim.outcomes.runs import bound, run_point
+from sim.outcomes.runs import run_point
 from sim.replay.metrics import MESSAGE, Way, awaited_s, between_nodes, collective_s, members
 from sim.report.changes import swept
 from sim.report.numbers import duration, plain, unit_of
@@ -262,24 +262,8 @@ def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Po
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, main).seconds(theirs_s)
     if abs(theirs_s - ours_s) < LEAST_TOLD * ours_s:
         return ""
-    for point, parts_s, whole_s in ((best, ours, ours_s), (runner_up, theirs, theirs_s)):
-        casts_s = parts_s["casting weights"] = casts_share(point, sweep.scenario) * whole_s
-        parts_s["compute"] -= casts_s
     unit = "GPU-s" if sweep.objective == "cost" else unit_of(other)
     return ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
-
-
-def casts_share(point: Point, scenario: AnyScenario) -> float:
-    """Share of a point's time in which autocast casts weights; 0 where none are cast."""
-    strategy, result = point.strategy, point.result
-    assert strategy is not None and result is not None
-    there = point.candidate(scenario).at(scenario)
-    if not isinstance(there, Scenario) or not there.stack.cast_weights:
-        return 0.0
-    bare = there.without_casts()
-    if bound(strategy, there) == bound(strategy, bare):
-        return 0.0
-    return max(0.0, result.expected.busy_s - _busy_s(strategy, bare)) / result.expected.duration_s
 
 
 def _differences(more_s: Mapping[str, float], unit: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from sim.outcomes.results import Result
 from sim.report.blocks import Line, Panel, Panelled
 from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
-from sim.report.numbers import duration, sample_words
+from sim.report.numbers import compared, duration, sample_words
 from sim.report.reasons import Account, account_of_best
 from sim.report.results import (
     NO_RUNTIME_TODAY,
@@ -27,14 +27,6 @@ from sim.report.results import (
     result_lines,
     trust_in,
 )
-
-AHEAD: Final = 1.1
-"""Ratios below this are told in per cent."""
-WORSE_BETTER: Final = {
-    "cost": ("dearer", "cheaper", "cost"),
-    "memory": ("more memory", "less memory", "memory"),
-}
-"""Words of ranking criteria other than the time."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -175,21 +167,14 @@ class Verdict(Panelled):
 
     def _than_best(self, other: Result, tie: bool) -> str:
         """Return in words how a result compares with the best by the ranking criterion."""
-        more, less, what = WORSE_BETTER.get(self.objective, ("slower", "faster", "time"))
-        times = self._value(other) / self._value(self.best)
-        if 1 / AHEAD < times < AHEAD:
-            words = f"{abs(times - 1):.1%} {more if times > 1 else less}"
-        elif times < 1 and what == "time":
-            words = f"{1 / times:.2f} x faster"
-        else:
-            words = f"{times:.2f} x the {what}"
-        return f"{words}, too close to call" if tie else words
-
-    def _value(self, result: Result) -> float:
-        """Return what is ranked by."""
+        one, two = self.best, other
         if self.objective == "memory":
-            return result.peak_memory_bytes
-        return result.gpu_s_per_sample if self.objective == "cost" else result.expected.duration_s
+            words = compared(two.peak_memory_bytes / one.peak_memory_bytes, "memory")
+        elif self.objective == "cost":
+            words = compared(two.gpu_s_per_sample / one.gpu_s_per_sample, "cost")
+        else:
+            words = compared(one.expected.duration_s / two.expected.duration_s)
+        return f"{words}, too close to call" if tie else words
 
     def _fastest_words(self, fastest: Result) -> str:
         """Return the speed-up of the fastest point over the one of least memory."""
