@@ -9,6 +9,7 @@ import sim
 from profiles.errors import InputError
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
+from sim.serving.options import ServingOptions
 from sim.serving.service import Tabled
 from strategies.policy import Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
@@ -54,6 +55,13 @@ def test_gaps_have_the_coefficient_of_variation_asked_for():
         load = Load((Kind(1.0, SHAPE),), 1.0, 40_000.0, arrivals)
         gaps = np.diff([job.arrival_s for job in load.jobs()])
         assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"), [("1e-2", (0.01, 0.01)), ("1e-2-3", (0.01, 3)), ("0.5-4", (0.5, 4))]
+)
+def test_a_span_of_rates_is_told_from_an_exponent(text, rates):
+    assert ServingOptions(rate=text).rates == rates
 
 
 def test_another_rate_stretches_a_trace():

@@ -208,13 +208,9 @@ class _Station(Fleet):
         times = self.times(gpus, shape, batch)
         begins = sum(job.fresh for job in run.jobs) if self.whole else batch
         ending = sum(job.steps_left <= run.steps for job in run.jobs)
-        encode_s = (times if begins == batch else self.times(gpus, shape, begins or 1)).encode_s * (
-            begins > 0
-        )
-        decode_s = (times if ending == batch else self.times(gpus, shape, ending or 1)).decode_s * (
-            ending > 0
-        )
-        return encode_s + run.steps * times.step_s + decode_s
+        first = times if begins == batch else self.times(gpus, shape, begins or 1)
+        last = times if ending == batch else self.times(gpus, shape, ending or 1)
+        return first.encode_s * (begins > 0) + run.steps * times.step_s + last.decode_s * (ending > 0)
 
     def take(self, run: Run, queue: list[Job]) -> None:
         """Take the requests of a run out of a queue.

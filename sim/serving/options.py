@@ -76,16 +76,11 @@ class ServingOptions:
             value = getattr(self, name)
             if value is not None and not (is_number(value) and least <= value <= 1e9):
                 raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")
-        loads = {
-            "rate": self.rate is not None,
-            "capacity": self.capacity,
-            "requests": self.requests is not None,
-        }
-        given = next((name for name in loads if loads[name]), "")
+        loads = {"rate": self.rate, "capacity": self.capacity or None, "requests": self.requests}
+        given = next((name for name, value in loads.items() if value is not None), "")
         if self.process.clients and given:
-            raise wrong(
-                given, f"is given, but the clients of `arrivals` {self.arrivals} set the rate themselves"
-            )
+            whose = f"the clients of `arrivals` {self.arrivals}"
+            raise wrong(given, f"is given, but {whose} set the rate themselves")
         if not (self.process.clients or given):
             raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
         said = {"arrivals": "when they arrive", "duration": "when they arrive", "mix": "their shapes"}
@@ -132,9 +127,8 @@ def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
 
 def _span_of(name: str, value: Any) -> tuple[float, float]:  # noqa: ANN401
     """Return the ends of a span such as 0.5-4; of one number both are that."""
-    parts = re.fullmatch(r"([^-]+?(?:[eE]-[^-]+?)?)-(.+)", value) if isinstance(value, str) else None
-    low, high = parts.groups() if parts else (value, value)
-    first, last = positive(name, low), positive(name, high)
+    parts = re.split(r"(?<=[^eE])-", value, maxsplit=1) if isinstance(value, str) else [value]
+    first, last = positive(name, parts[0]), positive(name, parts[-1])
     if last < first:
         raise wrong(name, f"is {shown(value)}, must go from the lower to the higher")
     return first, last
