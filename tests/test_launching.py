@@ -287,6 +287,8 @@ def test_a_result_starts_the_point_that_its_flags_do(tell, elsewhere):
     code, out, err = tell("launch", "--result", "r.json")
     assert (code, out, err) == tell("launch", *asked)
     assert err.startswith("sim: deepspeed: for deepspeed 0.19.8\n")
+    unchecked = sim.launch(**FLUX, **USP, runtime="xdit").notes[0]
+    assert unchecked.startswith("for xfuser 0.7.0, where its flags were read; no test starts it")
     assert json.loads(out)["zero_optimization"]["stage"] == 2
     code, out, err = tell("launch", *asked, "--runtime", "xdit")
     assert (code, out) == (2, "")

@@ -108,6 +108,7 @@ class Runtime:
         sets: by option of a point, the value of a launch that says whether what is printed sets it.
         values: by model or strategy, more values of its launches.
         stack: the software stack as which it runs.
+        started: whether the tests start what is written for it.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Runtime:
     sets: Mapping[str, str] = field(default_factory=FrozenMapping)
     values: Mapping[str, Mapping[str, str | bool]] = field(default_factory=FrozenMapping)
     stack: str = DEFAULT_STACK
+    started: bool = False
 
     def refusal(self, case: Case) -> str:
         """Return the rule that a point breaks, in words; empty where the runtime runs it."""

@@ -184,22 +184,18 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
         "recomputed": workload.checkpointing in RELIEF,
         "checkpointing": workload.checkpointing,
         "blocks_recomputed": workload.checkpointing == "block",
-        "half_gradients": half,
-        "float_gradients": not half,
+        "accumulated": "bf16" if half else "fp32",
         "reduced": "bfloat16" if half else "float32",
         "half_weights": workload.memory_recipe != "fp32",
-        "full_weights": workload.memory_recipe == "fp32",
         "compute_type": f"torch.{'float32' if workload.memory_recipe == 'fp32' else 'bfloat16'}",
         "autocast": "no" if workload.memory_recipe == "fp32" else "bf16",
         "optimizer": OPTIMIZERS.get(workload.memory_recipe, OPTIMIZERS["mixed"]),
         "quantized": workload.memory_recipe == "adam8bit",
         "recipe_written": workload.memory_recipe in OPTIMIZERS
         and (not half or strategy.name in ("fsdp", "zero2", "zero3")),  # others keep gradients as weights are
-        "rank": workload.rank or None,
         "online": workload.frozen != CACHED and bool(scenario.frozen),
         "optimizer_offloaded": workload.offload == "optimizer",
         "device_optimizer": workload.offload != "optimizer",
-        "untested": workload.memory_recipe in ("adam8bit", "adafactor"),
         "cached": workload.frozen == "cached",
     }
     return values | (_stage_values(result, strategy, scenario) if stages else {})
@@ -357,8 +353,15 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     if (config := values.get("config")) is not None and "train.py" in files:
         files["config.json"] = f"{json.dumps(config, indent=2)}\n"
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
-    read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}"
+    since = (
+        ""
+        if runtime.started
+        else ", where its flags were read; no test starts it, and later ones are unchecked"
+    )
+    read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}{since}"
     start = [f"start it by {command.replace(LINE, ' ')}"] if texts else []
+    if "train.py" in files and "config.json" not in files:
+        start.append("train.py reads the config.json of your backbone beside it")
     notes = (read, *filter(None, (filled(note, values) for note in runtime.notes)), *start)
     return Launch(runtime.name, f"{text}\n", notes, (*result.source.remarks, *lacking), files)
 
