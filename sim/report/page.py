@@ -87,7 +87,8 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
     scaling = Scaling(tuple(sweeps))
     chosen, verdict = scaling.chosen, verdict_at_knee(scaling, note)
     best, title = chosen.best_point(), verdict.panel.title
-    lines = [*verdict.lines, ("again", verdict.again)] if verdict else [("best", NOTHING)]
+    start = [("start it", verdict.launch)] if verdict and verdict.launch else []
+    lines = [*verdict.lines, *start, ("again", verdict.again)] if verdict else [("best", NOTHING)]
     parts: list[Part] = [
         ("Speed and memory", "a click on a strategy hides it", interactive.sweep_figure(sweeps, best)),
         ("Points", "", html(*table_blocks(chosen, MOST_ROWS))),

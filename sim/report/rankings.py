@@ -52,8 +52,7 @@ def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> N
     verdict, table = verdict_of(sweep, note), table_blocks(sweep)
     blocks = [*table, NO_BEST] if table else []
     if verdict:
-        launch = [Command("start it", verdict.launch)] if verdict.launch else []
-        blocks = [verdict.panel, *launch, *table, Command("again", verdict.again)]
+        blocks = [*verdict.answer, *table, Command("again", verdict.again)]
     print_blocks([*blocks, *_remarks(sweep, verdict)], as_markdown=as_markdown)
 
 

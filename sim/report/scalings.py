@@ -94,7 +94,7 @@ def print_scaling(scaling: Scaling, note: str, *, as_markdown: bool) -> None:
     blocks: list[Block] = [NONE]
     if verdict:
         table = table_of(scaling)
-        blocks = [verdict.panel, table, *legend(table), Command("again", verdict.again)]
+        blocks = [*verdict.answer, table, *legend(table), Command("again", verdict.again)]
     print_blocks(blocks, as_markdown=as_markdown)
 
 

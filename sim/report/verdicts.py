@@ -14,7 +14,7 @@ from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
-from sim.report.blocks import Line, Panel, Panelled
+from sim.report.blocks import Block, Command, Line, Panel, Panelled
 from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import compared, duration, sample_words
@@ -100,6 +100,11 @@ class Verdict(Panelled):
     def launch(self) -> str:
         """The command line that starts the best in a runtime; empty where none does."""
         return command_of(self.best, "launch") if self.runs_in else ""
+
+    @property
+    def answer(self) -> list[Block]:
+        """The verdict as a panel, and the command that starts the best where a runtime does."""
+        return [self.panel, *([Command("start it", self.launch)] if self.launch else [])]
 
     @property
     def lines(self) -> list[Line]:
