@@ -18,7 +18,6 @@ from profiles.errors import DiffusimError, InputError
 
 T = TypeVar("T")
 
-LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MOST: Final = 32
 """Most ranks: each takes some 300 MB once it has imported torch, so hundreds of them would halt the machine."""
 LINGER_S: Final = 1.0
@@ -43,16 +42,13 @@ def launched_place() -> Place | None:
     """This process's place if a launcher such as torchrun gave it one."""
     if "RANK" not in os.environ:
         return None
-    missing = [name for name in LAUNCHED if name not in os.environ]
-    if missing:
-        raise InputError(f"RANK is set, but not {', '.join(missing)}: start with torchrun")
     try:
         rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ.get("LOCAL_RANK", rank))
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
-    except ValueError as error:
-        raise InputError(f"RANK, WORLD_SIZE and their like must be integers: {error}") from None
-    if per_node < 1 or num_ranks % per_node:
+    except (KeyError, ValueError) as error:
+        raise InputError(f"RANK is set, but not as torchrun sets it and WORLD_SIZE: {error}") from None
+    if num_ranks % per_node:
         raise InputError(f"{num_ranks} ranks are not nodes of {per_node} ranks each")
     return Place(rank, num_ranks, local_rank, per_node)
 
