@@ -5,7 +5,7 @@ The evaluator follows the first device of each stage through its passes, on link
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
@@ -215,25 +215,17 @@ class _Rounds:
         return Pass.total([(self._layers(stage, patch), 1), (self._after(stage, patch), 1)])
 
     def _layers(self, stage: int, patch: int | None) -> Pass:
-        """The layers of a stage; each run is measured once for teams that lie alike and layers alike."""
-        scenario, team = self.pipeline.scenario, self.pipeline.grid.team(0, stage)
-        first = team[0] % scenario.cluster.devices_per_node
-        alike = tuple(range(first, first + len(team)))
+        """The layers of a stage; those that are alike are measured once."""
+        grid, team = self.pipeline.grid, self.pipeline.grid.team(0, stage)
+        works = self.pipeline.works(stage, patch)
+        alike, counts = {work[1:]: work for work in works}, Counter(work[1:] for work in works)
 
         def measure(work: RunWork) -> Pass:
-            builder = _FirstDevice(self.pipeline, first)
-            LayerRunner(builder, grid, alike, work, PASS).append()
+            builder = _FirstDevice(self.pipeline, team[0])
+            LayerRunner(builder, grid, team, work, PASS).append()
             return builder.measure()
 
-        grid, run = self.pipeline.grid, self.pipeline.run(stage, patch)
-        where = "pass", grid.positions, grid.degrees, alike, run.batch, run.tokens, run.cached
-        every = self.pipeline.works(stage, patch)
-        works = {work[1:]: work for work in every}
-        counts = Counter(work[1:] for work in every)
-        return Pass.total(
-            (scenario.remember((*where, what), partial(measure, works[what])), times)
-            for what, times in counts.items()
-        )
+        return Pass.total((measure(alike[what]), times) for what, times in counts.items())
 
     def _after(self, stage: int, patch: int | None) -> Pass:
         """What follows the layers of a stage: a message to the next, or the solver and gathers of the last."""

@@ -308,12 +308,8 @@ def _stored_s(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[fl
 
 def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:
     """For each layer the heads of the device that holds most of them, over an even share; shape (layers,)."""
-
-    def make() -> FloatArray:
-        most = np.ones(len(scenario.backbone.layers))
-        for exchange in scenario.backbone.exchanges:
-            if exchange.kind == "key_value":
-                most[exchange.layer] = ceil(exchange.heads / degree) * degree / exchange.heads
-        return most
-
-    return scenario.remember(("fullest", degree), make)
+    most = np.ones(len(scenario.backbone.layers))
+    for exchange in scenario.backbone.exchanges:
+        if exchange.kind == "key_value":
+            most[exchange.layer] = ceil(exchange.heads / degree) * degree / exchange.heads
+    return most

@@ -105,16 +105,11 @@ class PatchPipeline(GridLayout):
 
     def works(self, stage: int, patch: int | None) -> list[RunWork]:
         """Return the work of a stage on a patch, or on the whole image: of each layer, or in a pipeline of all."""
-        scenario, grid, run = self.scenario, self.grid, self.run(stage, patch)
-        whole = grid.pipeline > 1 or grid.size == 1
-        layers = range(run.first, run.end)
-        return scenario.remember(
-            ("works", grid.degrees, whole, run),
-            lambda: [
-                run_work(scenario, grid, each)
-                for each in ([run] if whole else [replace(run, first=i, end=i + 1) for i in layers])
-            ],
-        )
+        grid, run = self.grid, self.run(stage, patch)
+        whole, layers = grid.pipeline > 1 or grid.size == 1, range(run.first, run.end)
+        runs = [run] if whole else [replace(run, first=i, end=i + 1) for i in layers]
+        key = ("works", grid.degrees, whole, run)
+        return self.scenario.remember(key, lambda: [run_work(self.scenario, grid, each) for each in runs])
 
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
@@ -301,13 +296,9 @@ def stage_layers(num_layers: int, degree: int) -> tuple[int, ...]:
 
 def paced_stages(scenario: SamplingScenario, degree: int, patches: int) -> tuple[int, ...] | None:
     """The layers that pace the stages best on one of some patches; None where there are too few layers."""
-
-    def make() -> tuple[int, ...] | None:
-        share, predictions = Share(1 / patches), scenario.workload.predictions
-        seconds = scenario.costs.forward_s(scenario.backbone_index, predictions, share)
-        return paced_layers(seconds.tolist(), degree) if degree <= len(seconds) else None
-
-    return scenario.remember(("paced", degree, patches), make)
+    share, predictions = Share(1 / patches), scenario.workload.predictions
+    seconds = scenario.costs.forward_s(scenario.backbone_index, predictions, share)
+    return paced_layers(seconds.tolist(), degree) if degree <= len(seconds) else None
 
 
 def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
