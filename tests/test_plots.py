@@ -238,7 +238,7 @@ def test_a_cell_says_what_the_plain_choice_loses_or_that_nothing_is_lost():
     assert texts(figure) == [
         "usp\n1 images/s\nulysses loses 20.0%",
         "usp\n0.333 images/s\nno ulysses or single",
-        "ring\n0.5 images/s\nnothing lost by ulysses",
+        "ring\n0.5 images/s\nnothing to gain over ulysses",
     ]
     assert (legend(figure), figure.axes[0].get_xlabel()) == (["ring", "usp"][::-1], "resolution in pixels")
     assert plots.plot_winners_info(rows, "resolution", "model").unit == "images"

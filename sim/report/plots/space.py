@@ -179,7 +179,7 @@ def _words(winner: Winner | None, info: WinnersInfo) -> str:
     if winner.plain is None:
         lost = f"no {' or '.join(info.plain)}"
     elif winner.lost < LEAST:
-        lost = f"nothing lost by {winner.plain}"
+        lost = "nothing to gain" + f" over {winner.plain}" * (winner.plain != winner.strategy)
     return f"{winner.strategy}\n{speed} {info.unit}/s\n{lost}"
 
 
