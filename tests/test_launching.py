@@ -304,6 +304,11 @@ def test_a_point_that_one_other_parameter_would_start_says_so():
     assert ("runs in", NO_RUNTIME_TODAY) in panel_of(row).lines
 
 
+def test_a_script_is_of_latents_where_their_channels_are_as_many_as_of_pixels():
+    script = sim.launch("uvit-1b", "fsdp", gpus=2).files["train.py"]
+    assert "height=256, width=256, latent_scale=8)" in script
+
+
 def test_a_sweep_is_launched_as_its_best():
     for gpus in (8, [4, 8]):
         swept = sim.sweep("sd21", gpus=gpus, strategy="ddp,gpipe", workers=1)

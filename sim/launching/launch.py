@@ -214,7 +214,7 @@ def _network_of(scenario: Any) -> tuple[dict[str, Any] | None, dict[str, int]]: 
         return None, sizes
     configs = json.loads((COUNTED / "configs.json").read_text(encoding="utf-8"))
     text = {"text_tokens": scenario.workload.text_tokens or entry.get("text_tokens")}
-    sizes |= text | {"latent_scale": entry.get("scale")}
+    sizes |= text | {"latent_scale": entry.get("scale", 8)}
     return configs[entry["config"]] | entry.get("set", {}), sizes
 
 
