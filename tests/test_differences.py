@@ -12,7 +12,7 @@ import sim
 from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
-from sim.explore.records import NamedRows, read_records
+from sim.explore.records import Key, NamedRows, read_records
 from sim.report.comparisons import compare_records as compare
 from sim.report.frames import write_rows
 
@@ -259,3 +259,8 @@ def test_a_sweep_of_which_nothing_is_simulated_yet_says_so():
     assert row["stages"][0]["forward_s"] == pytest.approx(row["step_s"])
     (one,), *_ = compare(NamedRows("whole", [row]), NamedRows("begun", [row | {"status": "bounded"}]))
     assert one.differing["strategies"] == ("single", "none simulated")
+
+
+def test_what_a_point_recomputes_is_called_as_its_flag():
+    key = Key("ddp", 4, (("micro_batches", "2"), ("relief", "block")))
+    assert str(key) == "ddp on 4 GPUs: micro-batches 2 checkpointing block"

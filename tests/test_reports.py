@@ -57,6 +57,18 @@ def test_the_points_of_a_sweep_are_plotted_at_their_speed_and_memory(trained):
     assert any("GiB" in words and "ms" in words for words in text)
 
 
+def test_a_marker_has_its_own_words_and_each_point_of_several_sweeps_is_there_once():
+    asked = {"strategy": "ulysses,hybrid", "guidance": "none", "steps": 4, "workers": 1}
+    sweeps = [sim.sweep("pixart", "p4de", gpus, **asked) for gpus in (2, 4)]
+    assert sweeps[-1].best_point() is not next(iter(sweeps[-1]))
+    figure = sweep_figure(sweeps, sweeps[-1].best_point())
+    traces = [one for one in figure.data if one.hoverinfo == "text"]
+    for one in traces:
+        assert all(words.endswith(f"{x:.1f} GiB") for x, words in zip(one.x, one.text, strict=True))
+    simulated = {of.identity for sweep in sweeps for of in sweep if of.result is not None}
+    assert sum(len(one.x) for one in traces) == len(simulated)
+
+
 def test_the_timeline_is_the_trace_and_memory_adds_up_to_the_peak(result):
     figure, trace = trace_figure(result.trace), result.trace
     bars = [one for one in figure.data if one.type == "bar"]

@@ -52,7 +52,9 @@ class Key(NamedTuple):
     parameters: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        parameters = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
+        asked = dict(self.parameters)
+        asked |= {"checkpointing": asked.pop(RELIEF)} if RELIEF in asked else {}  # as its flag is called
+        parameters = " ".join(f"{name.replace('_', '-')} {value}" for name, value in asked.items())
         return f"{self.strategy} on {counted(self.num_gpus, 'GPU')}{': ' if parameters else ''}{parameters}"
 
 

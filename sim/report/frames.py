@@ -28,12 +28,17 @@ def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[st
     return [row for sweep in sweeps for row in _rows_of(sweep, best_of_each=best_of_each)]
 
 
+def listed(sweep: Sweep) -> list[Point]:
+    """Return the points of a sweep in the order of its rows: the recommended one, then by rank."""
+    headline = sweep.best_point()
+    return sorted(sweep.ranked(), key=lambda point: point is not headline)
+
+
 def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
     """Yield the points of a sweep, the recommended one first; a key without a value is left out."""
-    headline, inputs, twins = sweep.best_point(), inputs_of(sweep.scenario), sweep.twins()
-    ranked = sorted(sweep.ranked(), key=lambda point: point is not headline)
+    inputs, twins, ranked = inputs_of(sweep.scenario), sweep.twins(), listed(sweep)
     best = {point.name: point for point in reversed(sweep.ranked())}
-    ties = set(map(id, (headline, *sweep.ties())))
+    ties = set(map(id, (sweep.best_point(), *sweep.ties())))
     absent = TASKS[sweep.scenario.task].absent
     for point in ranked:
         if best_of_each and best[point.name] is not point:

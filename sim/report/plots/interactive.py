@@ -22,7 +22,7 @@ from sim.replay.timelines import (
     memory_kinds,
 )
 from sim.report.descriptions import Tried, how, tried
-from sim.report.frames import rows
+from sim.report.frames import listed, rows
 from sim.report.numbers import banded, sample_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import FADED, MARKERS, RECOMMENDED, label_of, strategy_look
@@ -165,8 +165,10 @@ def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
 
 def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
-    points = [point for sweep in sweeps for point in sweep.ranked() if point.result is not None]
-    info, values = plot_sweep_info(row for sweep in sweeps for row in rows(sweep)), tried(points)
+    pairs = (pair for sweep in sweeps for pair in zip(listed(sweep), rows(sweep), strict=True))
+    once = {of.identity or id(of): (of, row) for of, row in pairs if of.result is not None}
+    points = [of for of, _ in once.values()]  # of samplers, sweeps on more GPUs look at those on fewer again
+    info, values = plot_sweep_info(row for _, row in once.values()), tried(points)
     figure = go.Figure(layout=_layout(height=520))
     places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
     for name in info.strategies:
