@@ -54,12 +54,7 @@ from strategies.plans.workloads import AUTO, RELIEF
 from strategies.policy import Policy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
-from strategies.strategy import (
-    AnyScenario,
-    AnyStrategy,
-    Sampler,
-    Strategy,
-)
+from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy
 
 if TYPE_CHECKING:
     from sim.explore.store import Store

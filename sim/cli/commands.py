@@ -14,15 +14,7 @@ from profiles.errors import InputError, counted, flag_of
 from profiles.outputs import FIGURES, check_ending, check_new, check_writable
 from sim import api
 from sim.cli.console import note
-from sim.cli.flags import (
-    ASIDE,
-    add_question,
-    arguments,
-    file_flag,
-    given_parameters,
-    named,
-    option_values,
-)
+from sim.cli.flags import ASIDE, add_question, arguments, file_flag, given_parameters, named, option_values
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.inputs.calibrating import setting
 from sim.inputs.experiments import as_toml

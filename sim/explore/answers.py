@@ -9,13 +9,7 @@ from typing import Final
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.explore.points import Candidate, Point
 from sim.outcomes.results import OUT_OF_MEMORY, Result, lacking_words
-from sim.outcomes.runs import (
-    bound,
-    coarse_bound,
-    least_memory_bytes,
-    parameters_of,
-    run_point,
-)
+from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes, parameters_of, run_point
 from strategies.strategy import AnyScenario
 
 

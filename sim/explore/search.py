@@ -24,15 +24,7 @@ from typing import Any, Final
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
-from sim.explore.answers import (
-    BOUNDS,
-    ORDER,
-    REPLAY,
-    Answer,
-    Answers,
-    answer_all,
-    take_answer,
-)
+from sim.explore.answers import BOUNDS, ORDER, REPLAY, Answer, Answers, answer_all, take_answer
 from sim.explore.choices import SLACK, contender
 from sim.explore.legality import refusal
 from sim.explore.points import Candidate, Point, groups

@@ -20,11 +20,7 @@ from sim.inputs.limits import check_pixels
 from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import SAMPLING, TASKS
 from strategies.parameters import check_integer, completed
-from strategies.plans.workloads import (
-    SEQUENTIAL,
-    SamplingWorkload,
-    TrainingWorkload,
-)
+from strategies.plans.workloads import SEQUENTIAL, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, every_strategy, make, strategies_of, strategy_named, take, task_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene

@@ -8,15 +8,7 @@ from typing import Any
 from profiles.checks import sum_in_order
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.outcomes.parts import (
-    Part,
-    main_part,
-    measured_parts,
-    named_traces,
-    parts_by,
-    replay_parts,
-    variants,
-)
+from sim.outcomes.parts import Part, main_part, measured_parts, named_traces, parts_by, replay_parts, variants
 from sim.outcomes.results import Result, Source
 from sim.outcomes.uncertainties import uncertainty_of
 from strategies.plans.actions import PatchAction

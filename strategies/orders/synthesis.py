@@ -18,15 +18,7 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.problem import (
-    Ordering,
-    Problem,
-    evaluate,
-    heads,
-    lanes_of,
-    limits_of,
-    tails,
-)
+from strategies.orders.problem import Ordering, Problem, evaluate, heads, lanes_of, limits_of, tails
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 CERTIFICATE: Final = "certificate"

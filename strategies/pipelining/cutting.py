@@ -8,13 +8,7 @@ import numpy as np
 from profiles.errors import InfeasibleError
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
-from strategies.partitions.chain import (
-    BoolArray,
-    ChainCosts,
-    StageMemory,
-    block_partition,
-    optimal_partition,
-)
+from strategies.partitions.chain import BoolArray, ChainCosts, StageMemory, block_partition, optimal_partition
 from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape

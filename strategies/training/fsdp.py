@@ -10,13 +10,7 @@ from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.data_parallel import DataParallel, shares
 from strategies.pipelining.footprint import MASTERS, TRAINED_STATE
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.mesh import (
-    WAYS,
-    Mesh,
-    check_divisible,
-    shard_sizes,
-    teams,
-)
+from strategies.pipelining.mesh import WAYS, Mesh, check_divisible, shard_sizes, teams
 from strategies.pipelining.stages import divisors
 from strategies.pipelining.units import Exchange
 from strategies.scenario import Scenario

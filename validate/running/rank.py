@@ -19,15 +19,7 @@ from sim.replay.metrics import idle_s
 from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
 from strategies.plans.wiring import Wiring, wire
-from validate.running.executor import (
-    Executor,
-    Kernels,
-    OpTimes,
-    RankIteration,
-    RankSeat,
-    now,
-    seats,
-)
+from validate.running.executor import Executor, Kernels, OpTimes, RankIteration, RankSeat, now, seats
 
 TIMEOUT: Final = timedelta(minutes=3)
 """Time without an answer after which a rank is lost."""

@@ -34,13 +34,7 @@ from profiles.measuring.tables import grouped, show, table
 from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.clocks import THREAD, Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
-from profiles.measuring.timing.passes import (
-    Settings,
-    Subject,
-    check_memory,
-    out_of_memory,
-    timed,
-)
+from profiles.measuring.timing.passes import Settings, Subject, check_memory, out_of_memory, timed
 from profiles.measuring.timing.profiler import counted_for, profile, report_profile
 from profiles.outputs import write_files
 from profiles.software.stacks import load_stack

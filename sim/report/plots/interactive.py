@@ -13,14 +13,7 @@ from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.replay.memory import IntArray
-from sim.replay.timelines import (
-    COLLECTIVE,
-    Bar,
-    collective_bars,
-    compute_bars,
-    memory_curves,
-    memory_kinds,
-)
+from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
 from sim.report.descriptions import Tried, how, tried
 from sim.report.frames import listed, rows
 from sim.report.numbers import banded, sample_words
