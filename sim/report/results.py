@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
+from profiles.costs.bands import FAMILIES
 from profiles.costs.trust import Trust, trust_of
 from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import runs_in
@@ -100,11 +101,15 @@ def origin_lines(result: Result) -> Iterator[Line]:
     runtimes = runs_in(scenario.task, case_of(result.source.strategy, scenario))
     started = f"{', '.join(runtimes)}; start it by `sim launch` with the same flags"
     yield "runs in", started if runtimes else NO_RUNTIME_TODAY
+    trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
+    if result.provenance == "estimated" and trust is not None:
+        derived = f"of {device}, derived from other GPUs or its data sheet"
+        words[0] += f" from kernels {f'measured on {device}' if trust.family == FAMILIES[0] else derived}"
     if result.provenance != "measured" and scenario.costs.published.source:
         words.insert(1, f"those of the backbone {scenario.costs.published}")
     yield "times", "; ".join(filter(None, words))
-    trust, measured = trust_in(result), scenario.measured
+    measured = scenario.measured
     paced = PACED if measured is not None and measured.task == scenario.task else ""
     yield "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
 
