@@ -35,8 +35,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
             word = ""
     if fastest.gpus != knee.gpus:
         lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
-    word = "best there" if scaling.bends else verdict.best_word
-    return replace(verdict, title=scaling.title, lead=tuple(lead), best_word=word)
+    return replace(verdict, title=scaling.title, lead=tuple(lead))
 
 
 def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Line]:

@@ -54,7 +54,6 @@ class Verdict(Panelled):
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies with the result of the best, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
-        best_word: the label of the best.
         note: a further remark, or empty.
         roomy: where the best is nearly full, the best of those simulated that are not; else None.
     """
@@ -79,7 +78,6 @@ class Verdict(Panelled):
     copies: int = 1
     same_as: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
-    best_word: str = "best"
     note: str = ""
     roomy: Result | None = None
 
@@ -113,7 +111,7 @@ class Verdict(Panelled):
 
     def _best_lines(self) -> Iterator[Line]:
         """Yield the best, with its time and memory."""
-        yield self.best_word, self._named(self.best)
+        yield "best", self._named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         if self.chosen is not None:
             yield "chosen", _chosen_words(self.chosen)
@@ -248,16 +246,8 @@ class Verdict(Panelled):
 
 
 OPTIONAL: Final = (
-    "copies",
-    "image_groups",
-    "approximation",
-    "same_as",
-    "fastest",
-    "nearly_full",
-    "roomy",
-    "chosen",
-    "research",
-    "launch",
+    *("copies", "image_groups", "approximation", "same_as", "fastest"),
+    *("nearly_full", "roomy", "chosen", "research", "launch"),
 )
 """Keys of a verdict that are left out where they say nothing."""
 
