@@ -53,9 +53,8 @@ def count_file(path: Path, changed_ns: int) -> Model:
     try:
         counted = count_configured([read_config(path)], ConfigOptions())
     except InputError as error:
-        raise InputError(
-            f"{error}; `sim measure count --config {path} --output DIR` has flags for that"
-        ) from None
+        where = f"`sim measure count --config {path} --output DIR` takes it"
+        raise InputError(f"{error}: {where}" if "; give " in str(error) else str(error)) from None
     name = slug(counted.architecture.title)
     warn_caller(f"{path} is counted as model {name}, a backbone without encoders", DiffusimNote)
     return _model_of(name, counted)

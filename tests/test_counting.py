@@ -205,6 +205,12 @@ def test_a_configuration_is_the_backbone_of_the_shipped_model(tmp_path):
     (backbone,) = result.source.scenario.model.components
     (theirs,) = (of for of in sim.load_model("pixart").components if of.trainable)
     assert (backbone.layers, backbone.kernels) == (theirs.layers, theirs.kernels)
+    file.write_text(json.dumps(CONFIGS["wan_transformer"] | {"sample_size": 64}))
+    with refused(
+        r"makes videos; give the latent's --frames: `sim measure count --config .* --output DIR` takes it"
+    ):
+        sim.run(str(file), "ddp", gpus=2)
+    file.write_text(json.dumps(CONFIGS["pixart_transformer"]))
     launch = sim.launch(result)
     assert json.loads(launch.files["config.json"]) == CONFIGS["pixart_transformer"]
     assert "height=1024, width=1024" in launch.files["train.py"]
