@@ -38,23 +38,15 @@ Source: DeepSpeed, ``estimate_zero2_model_states_mem_needs``: 4 P + 16 P / N byt
 
 def saved_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes one micro-batch keeps for its backward: its activations, or the inputs to recompute them."""
-    if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
-        return _saved_sample_bytes(layout, stage) * layout.held_batch
-    alike = ("saved", *stage.layers, layout.share, layout.in_units)
-    return layout.scenario.remember(alike, lambda: _saved_sample_bytes(layout, stage)) * layout.held_batch
-
-
-def _saved_sample_bytes(layout: Layout, stage: Stage) -> float:
-    """The same per sample of ``held_batch``."""
     checkpointing = layout.scenario.workload.checkpointing
     if checkpointing == "full":
-        return _stage_input_bytes(layout, stage)
+        return _stage_input_bytes(layout, stage) * layout.held_batch
     if checkpointing == "none":
-        return float(_activations(layout, stage).sum())
+        return float(_activations(layout, stage).sum()) * layout.held_batch
     kept = _blocks_input_bytes(layout, stage)
     if checkpointing == "selective":
         kept += float(_attended(layout, stage).sum())
-    return kept
+    return kept * layout.held_batch
 
 
 def recomputed_bytes(layout: Layout, stage: Stage) -> float:

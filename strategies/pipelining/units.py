@@ -69,8 +69,7 @@ class Exchange(NamedTuple):
             return []
         if self.gathers or not self.overlap:
             return [(stage.backward_s, parameters)]
-        alike = ("buckets", stage.component, self.bucket_bytes)
-        return layout.remember(alike, lambda: buckets_of(layout, unit, self.bucket_bytes))
+        return buckets_of(layout, unit, self.bucket_bytes)
 
     def summing(self, mesh: Mesh) -> list[Collected]:
         """Return the collectives that sum a piece of gradients, one after the other: the second sums parts."""
