@@ -25,8 +25,8 @@ from typing import Any, Final
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
 from sim.explore.answers import BOUNDS, ORDER, REPLAY, Answer, Answers, answer_all, take_answer
-from sim.explore.choices import SLACK, contender
-from sim.explore.legality import refusal
+from sim.explore.choices import SLACK, choose, contender
+from sim.explore.legality import refusal, starters
 from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
@@ -163,6 +163,10 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
         report("simulating", done, done + len(waiting))
+    choice = choose(points, sweep.scenario, sweep.objective)
+    if choice is not None and starters(choice.best, sweep.scenario):  # others can neither be it nor tie
+        worst = SLACK * choice.best.score(sweep.objective)
+        points = [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
     while (chosen := contender(points, sweep.scenario, sweep.objective)) is not None:
         simulate(chosen)
 
