@@ -16,12 +16,7 @@ from profiles.units import GB, GIB
 
 LINKS: Final = {"intra": "intra_node", "inter": "inter_node"}
 """Names of links, and their fields of a cluster."""
-BYTES_PER_S: Final = {
-    "MB/s": GB / 1e3,
-    "GB/s": GB,
-    "TB/s": GB * 1e3,
-    **dict.fromkeys(("Gbit/s", "Gb/s", "Gbps"), GB / 8),
-}
+BYTES_PER_S: Final = {"MB/s": GB / 1e3, "GB/s": GB, "TB/s": GB * 1e3, "Gbit/s": GB / 8, "Gbps": GB / 8}
 BYTES: Final = {"MiB": GIB / 1024, "GiB": GIB, "TiB": GIB * 1024, "MB": GB / 1e3, "GB": GB, "TB": GB * 1e3}
 QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)", re.ASCII)
 LEAST: Final = 1e-6
