@@ -216,9 +216,9 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     waited_s *= count if way.sweeps else 1
     if way.gathers:
         gather = Collected(GATHER, SHARDS, mesh.sharding)
-        # of sweeps the last unit stays from its forward to its backward
+        # of sweeps the last unit stays from its first forward, an extra one too, to its backward
         again = units if not way.sweeps else units[:-1] if way.reshard else ()
-        gathered = [*units] * forwards + [*again]
+        gathered = [*units] * (1 if way.sweeps else forwards) + [*again]
         gathers_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in gathered])
         streams_s[0] += count * gathers_s
         ends = [units[0]] if way.sweeps else [units[0], units[-1]]  # waited for
