@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = ("sim", "strategies", "profiles")
 LOADED_BY_OTHERS = {"highspy"}
 """The solver that pulp looks for."""
-MEASURING = dict.fromkeys(("torch", "diffusers", "transformers", "scipy"), "measure")
+MEASURING = dict.fromkeys(("torch", "diffusers", "transformers", "scipy", "peft"), "measure")
 OPTIONAL = {
     "shtab": "completion",
     "plotly": "report",
