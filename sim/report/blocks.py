@@ -103,12 +103,12 @@ def print_blocks(blocks: Sequence[Block], *, as_markdown: bool = False, wrap: bo
     """Print blocks on the terminal, or as Markdown."""
     screen = console()
     if as_markdown:
-        print(_plain(markdown(*blocks), screen))
+        print(_with_bars(markdown(*blocks), screen))
     else:
         write(screen, *blocks, wrap=wrap)
 
 
-def _plain(words: str, screen: Console) -> str:
+def _with_bars(words: str, screen: Console) -> str:
     """Return words with bars that the encoding of a screen has."""
     return words.translate(PLAIN_BARS) if screen.options.ascii_only else words
 
@@ -145,7 +145,7 @@ def _write_panel(screen: Console, panel: Panel) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for number, (label, words) in enumerate([*([("", panel.title)] if within else []), *panel.lines]):
-        said = _plain(words, screen)
+        said = _with_bars(words, screen)
         grid.add_row(Text(label, style="dim"), Text(said, style="" if number else "bold"))
     title = Text("" if within else panel.title)
     screen.print(Frame(grid, title=title, title_align="left", box=ROUNDED, padding=(0, 1)), width=width)
