@@ -36,7 +36,7 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
         assert {*rule.values, *rule.least, *others} <= own | {"data_degree", "checkpointing"}
         assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
                    for value in rule.values.get(item.name, ()))  # fmt: skip
-    assert {*(runtime.models or ())} <= {*model_names()}
+    assert {*(runtime.models or ()), *runtime.alone} <= {*model_names()}
     paths = [RUNTIMES / f"{template}.template" for template in runtime.files.values()]
     texts = [runtime.command, *runtime.flags.values(), *runtime.notes, *(path.read_text() for path in paths)]
     assert runtime.command and "run.sh" not in runtime.files
@@ -59,6 +59,7 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
         ("sglang", Case("flux-dev", "usp", {"keys_values": "kept"}), r"keys_values\(kept\) must be freed"),
         ("sglang", Case("flux-dev", "hybrid", {"data_degree": 2}), r"data_degree\(2\) must be 1, as sp_degree"),
         ("fsdp2", Case("sd21", "fsdp", {"context_degree": 2}), r"context_degree\(2\) must be 1"),
+        ("diffusers", Case("pixart", "ulysses", {}, 2), r"gpus\(2\) must be 1 for pixart"),
     ],
 )  # fmt: skip
 def test_what_a_runtime_cannot_run_is_refused_with_its_rule(runtime, case, reason):
@@ -74,6 +75,13 @@ def test_flux_schnell_starts_where_flux_dev_does_but_in_the_runner_that_register
     }
     assert knowing["flux-dev"] - knowing["flux-schnell"] == {"xdit", "diffusion-pipe"}
     assert "flux_schnell" in sim.launch(**IB | TITAN | {"model": "flux-schnell"}, runtime="torchtitan").text
+
+
+@pytest.mark.parametrize(("model", "network"), [("sd21", "unet"), ("mochi", "transformer")])
+def test_diffusers_draws_on_one_gpu_what_it_does_not_divide(model, network):
+    launch = sim.launch(model, "single", "h100-nvlink-8", 1, steps=20, stack="inductor")
+    assert launch.runtime == "diffusers"
+    assert f"pipeline.{network}.compile()" in launch.text
 
 
 def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():

@@ -96,6 +96,7 @@ class Runtime:
         task: ``train`` or ``sample``.
         rules: by strategy that it runs.
         models: those it knows, each by our name with its own; None where it runs whatever it is given.
+        alone: more of them, which it runs on one GPU.
         guided: models of which two groups of GPUs may each make one prediction.
         pipelined: models whose layers may be divided among stages.
         sequential: models whose two predictions it makes one after the other, on one group of GPUs.
@@ -117,6 +118,7 @@ class Runtime:
     task: str
     rules: Mapping[str, Rule]
     models: Mapping[str, str] | None = None
+    alone: Mapping[str, str] = field(default_factory=FrozenMapping)
     guided: tuple[str, ...] = ()
     pipelined: tuple[str, ...] = ()
     sequential: tuple[str, ...] = ()
@@ -138,7 +140,7 @@ class Runtime:
 
     def unknown(self, model: str) -> str:
         """Return why it does not run a model, in words: it does not know it; empty where it does."""
-        if self.models is None or model in self.models:
+        if self.models is None or model in self.models or model in self.alone:
             return ""
         return f"of models it has {', '.join(self.models)}, not {model}"
 
@@ -148,8 +150,9 @@ class Runtime:
             return f"of strategies it has {', '.join(self.rules)}, not {case.strategy}"
         if unknown := self.unknown(case.model):
             return unknown
-        if self.powers_of_two and case.gpus & (case.gpus - 1):
-            return f"`gpus({case.gpus})` must be a power of two"
+        alone = case.model in self.alone
+        if (alone and case.gpus > 1) or (self.powers_of_two and case.gpus & (case.gpus - 1)):
+            return f"`gpus({case.gpus})` must be {f'1 for {case.model}' if alone else 'a power of two'}"
         if case.groups > 1 and case.model not in self.guided:
             whose = f"those of {', '.join(self.guided)}" if self.guided else "none"
             return f"of predictions on two groups of GPUs it has {whose}, not those of {case.model}"

@@ -71,7 +71,7 @@ def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
     values: dict[str, Any] = dict.fromkeys(key for row in runtime.values.values() for key in row)
     values |= {
         "always": True,
-        "model": (runtime.models or {}).get(name),
+        "model": {**(runtime.models or {}), **runtime.alone}.get(name),
         "gpus": gpus,
         "nodes": nodes,
         "gpus_per_node": gpus // nodes,
@@ -104,6 +104,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
     warmup = getattr(strategy, "warmup_steps", None)
     images = f", num_{'videos' if frames else 'images'}_per_prompt={batch_size}"
     return {
+        "network": scenario.backbone.name,
         "prompt": PROMPT,
         "height": workload.height,
         "width": workload.width,
