@@ -32,27 +32,26 @@ async function winners(place) {
       values(1).some((model) => found.has([task.value, model, cluster, gpus.value].join(" "))));
     const head = add(add(table, "thead"), "tr");
     add(head, "th", "");
-    for (const cluster of clusters) add(head, "th", cluster);
+    for (const cluster of clusters) add(head, "th", cluster, { style: "min-width:0;padding:0.3em" });
     const body = add(table, "tbody");
     for (const model of values(1)) {
       const row = add(body, "tr");
-      add(row, "th", model, { style: "text-align:left;white-space:nowrap" });
+      add(row, "th", model, { style: "text-align:left;white-space:nowrap;min-width:0;padding:0.3em" });
       for (const cluster of clusters) fill(add(row, "td"), model, cluster);
     }
   }
 
   function fill(cell, model, cluster) {
     const answer = found.get([task.value, model, cluster, gpus.value].join(" "));
-    cell.style.cssText = "cursor:pointer;padding:0.3em;min-width:5.5em";
+    cell.style.cssText = "cursor:pointer;padding:0.3em;min-width:0";
     cell.tabIndex = 0;
     if (answer.none) {
-      cell.textContent = "nothing fits";
+      cell.textContent = "-";
       cell.style.opacity = 0.5;
     } else {
       add(cell, "strong", answer.strategy);
-      if (answer.runs === "") add(cell, "span", " (research)");
-      const lost = answer.plain === undefined ? "" : answer.plain > 1 ? `plain loses ${Math.round(answer.plain)} %` : "nothing to gain";
-      add(cell, "div", lost);
+      if (answer.runs === "") add(cell, "div", "research");
+      if (answer.plain > 1) add(cell, "div", `+${Math.round(answer.plain)} %`);
       const shade = Math.min(0.6, Math.max(0, (answer.plain || 0) / 150));
       cell.style.background = `rgba(0, 158, 115, ${shade})`;
     }
