@@ -1,6 +1,7 @@
 """What the documents show is tested: their commands run, outputs are real, and strategies are the tested ones."""
 
 import json
+import json
 import os
 import re
 import runpy
@@ -155,6 +156,14 @@ def test_the_python_of_a_page_runs(page):
     for block in blocks(page, "python"):
         if "count(module" not in block:  # the reader's own module
             exec(compile(block, page, "exec"), {})
+
+
+@pytest.mark.parametrize("question", [("train", "sd21", "p4de", 8), ("sample", "pixart", "l20-pcie-8", 8)])
+def test_the_page_of_winners_says_what_a_sweep_answers(question):
+    """Two cells of many: all of them take an hour."""
+    answers = json.loads((ROOT / "docs/pages/winners.json").read_text(encoding="utf-8"))
+    known = {tuple(asked): answer for asked, answer in answers}
+    assert known[question] == runpy.run_path(str(ROOT / "docs/winners.py"))["winner"](question)[1]
 
 
 @pytest.mark.slow
