@@ -1,7 +1,6 @@
 """What the documents show is tested: their commands run, outputs are real, and strategies are the tested ones."""
 
 import json
-import json
 import os
 import re
 import runpy
