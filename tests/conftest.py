@@ -194,9 +194,10 @@ def make():
 
 @pytest.fixture(scope="session")
 def readme():
-    """The text of README.md and the accuracy page, and ``table(title)``: the rows of a table, by its first cell."""
-    pages = ("README.md", "docs/pages/accuracy.md", "docs/pages/accuracy_tables.md")
-    text = "".join((Path(__file__).parents[1] / page).read_text(encoding="utf-8") for page in pages)
+    """The text of README.md and the accuracy pages, and ``table(title)``: the rows of a table, by its first cell."""
+    root = Path(__file__).parents[1]
+    pages = [root / "README.md", *sorted((root / "docs/pages").glob("accuracy*.md"))]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
 
     def table(title):
         lines = text[text.index(f"\n| {title} |") + 1 :].split("\n\n")[0].splitlines()
