@@ -96,6 +96,8 @@ def test_a_replica_serves_once_it_has_loaded_its_model(table):
     assert plain.latencies_s == pytest.approx([4.0] * 36)
     assert loading.latencies_s[:6] == pytest.approx([26.0, 20.0, 14.0, 8.0, 4.0, 4.0])
     assert loading.attainment == pytest.approx(36 / 39)
+    clients = ask(table, gpus=1, arrivals="closed:2", slo=99, duration=60, loading=32).best
+    assert clients.latencies_s[:3] == pytest.approx([36.0, 40.0, 8.0])
 
 
 POOLS = {"gpus": 4, "pools": "encoder=1,denoiser=2,decoder=1", "rate": 0.02, "policy": "fcfs", "steps": 28}

@@ -334,7 +334,7 @@ def _chosen_words(choice: Choice) -> str:
     names = {point.name for point in choice.close}
     among = f"{len(names)} strategies" if len(names) > 1 else f"{len(choice.close)} points"
     why = f"as it {' and '.join(choice.by) or 'is the fastest'}"
-    return f"{why}, of {among} within {SLACK - 1:.0%} and our error"
+    return f"{why}, of {among} too close to call and at most {SLACK - 1:.0%} slower"
 
 
 def _roomy(ranked: Sequence[Point]) -> Result | None:

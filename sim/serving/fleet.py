@@ -481,7 +481,10 @@ class Replay:
         if job is not None:
             job.deadline_s += self.env.now - job.arrival_s
             job.arrival_s = job.ready_s = float(self.env.now)
-            self.stations[0].submit(job)
+            if (loading_s := self.plan.loading_s - self.env.now) > 0:
+                self.env.timeout(loading_s).callbacks.append(lambda _: self.stations[0].submit(job))
+            else:
+                self.stations[0].submit(job)
 
     def passed(self, job: Job, station: int) -> None:
         """Hand a request over to the next pool, or let it be complete."""
