@@ -92,6 +92,24 @@ def test_fewer_gpus_then_the_simpler_method_then_less_memory_decide():
     assert sweep.best.peak_memory_bytes < min(held) + GIB
 
 
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "resolution", "strategy", "decided"),
+    [
+        ("a100-nvlink-8", 2, 2048, "sync-patch", ("draws the exact image",)),
+        ("l40s-pcie-8", 8, 1024, "distrifusion", ("takes the fewest GPUs",)),
+        ("a100-nvlink-8", 4, 2048, "distrifusion", ()),  # more than 5 % faster than any exact one
+    ],
+)
+def test_a_little_time_is_given_up_for_the_exact_image_and_for_fewer_gpus(
+    cluster, gpus, resolution, strategy, decided
+):
+    question = {"steps": 20, "resolution": resolution, "stack": "eager-graphs"}
+    sweep = sim.sweep("sdxl", cluster, gpus, strategy="sync-patch,distrifusion", workers=1, **question)
+    choice = sweep.choice()
+    assert (choice.point.name, choice.by) == (strategy, decided)
+    assert (choice.point is choice.best) != bool(decided)
+
+
 def test_where_no_runtime_starts_anything_the_fastest_is_the_headline_and_says_so():
     sweep = sim.sweep("sd21", gpus=8, batch_size=64, strategy="diffusionpipe,pulse", workers=1)
     verdict = sweep.verdict

@@ -1,55 +1,91 @@
-"""Stages: one after the other they are the network, and hold each of its weights once."""
+"""Stages run one after another are the whole network, forwards and backwards; blocks are recomputed as asked."""
 
 import json
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiles.measuring.counting.specs import CONFIGS
-from profiles.measuring.counting.trace import tensors
 from profiles.measuring.timing.staging import Stage
-from profiles.measuring.timing.starting import loss_of, start
+from profiles.measuring.timing.starting import blocks_of, recompute, start
 
-CUTS = [(0, 1), (2, 5), (6, None)]
-UNET = {
-    "block_out_channels": [8, 16],
-    "cross_attention_dim": 8,
-    "norm_num_groups": 4,
-    "attention_head_dim": [1, 2],
-}
-UNET |= {
-    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
-    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
-}
-FLUX = {"num_layers": 4, "num_single_layers": 4, "num_attention_heads": 2, "attention_head_dim": 16}
-FLUX |= {"joint_attention_dim": 8, "pooled_projection_dim": 8, "axes_dims_rope": [4, 4, 8]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "handed_on", "layers"),
-    [(CONFIGS["sd21_unet"] | UNET, [3, 5], 22), (CONFIGS["flux_transformer"] | FLUX, [3, 3], 8)],
+CONFIGS = json.loads(
+    (Path(__file__).parents[1] / "profiles/measuring/counting/configs.json").read_text(encoding="utf-8")
 )
-def test_stages_one_after_the_other_are_the_network(tmp_path, config, handed_on, layers):
-    (tmp_path / "config.json").write_text(json.dumps(config))
 
-    def made():
-        return start(str(tmp_path / "config.json"), 2, height=64, width=64)
 
-    network, batch = made()
-    arguments, received, sizes = batch("cpu"), (), []
-    wanted = tensors(network(**arguments))
+class Counting(TorchDispatchMode):
+    """Counts the calls of one kernel."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        self.kernel, self.calls = kernel, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += func is self.kernel
+        return func(*args, **kwargs or {})
+
+
+def passed_on(outputs):
+    """The outputs of a stage as the next one receives them."""
+    return [of.detach().requires_grad_(of.is_floating_point()) for of in outputs]
+
+
+@pytest.mark.parametrize("config", ["tiny_pixart", "tiny_unet"])
+def test_stages_in_turn_return_and_learn_what_the_whole_network_does(tmp_path, config):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS[config]), encoding="utf-8")
+    sizes = {"height": 64, "width": 64, "text_tokens": 8}
+    whole, batch = start(str(path), 2, **sizes)
+    arguments, layers = batch("cpu"), len(blocks_of(whole))
+    cuts = [0, layers // 3, 2 * layers // 3, layers]
     stages = [
-        Stage(made()[0], arguments, first, layers - 1 if last is None else last, torch.float32)
-        for first, last in CUTS
+        Stage(start(str(path), 2, **sizes)[0], arguments, first, end - 1, torch.float32)
+        for first, end in pairwise(cuts)
     ]
+    given, sent = [], [()]
     for stage in stages:
-        received = stage(*received)
-        sizes.append(len(received))
-    assert sizes == [*handed_on, 1]
-    assert torch.equal(received[0], wanted[0])
-    assert sum(of.numel() for stage in stages for of in stage.parameters()) == sum(
-        of.numel() for of in network.parameters()
-    )
-    loss_of(received).backward()
-    assert all(of.grad is not None for stage in stages for of in stage.parameters())
+        given.append(passed_on(sent[-1]))
+        sent.append(stage(*given[-1]))
+    (expected,) = whole(**arguments, return_dict=False)
+    assert torch.equal(sent[-1][0], expected)
+
+    expected.square().sum().backward()
+    gradients = [2 * expected.detach()]
+    for received, returned in zip(reversed(given), reversed(sent), strict=False):
+        torch.autograd.backward(returned, gradients)
+        gradients = [of.grad for of in received]
+    known = {name: of.grad for name, of in whole.named_parameters() if of.grad is not None}
+    found = {
+        name.removeprefix("network."): of.grad
+        for stage in stages
+        for name, of in stage.named_parameters()
+        if of.grad is not None
+    }
+    assert found.keys() == known.keys()
+    for name, gradient in known.items():
+        largest = gradient.abs().max().item()
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize(("kind", "attentions"), [("block", 2), ("selective", 1)])
+def test_blocks_run_again_in_the_backward_and_their_attention_only_where_it_is_not_kept(
+    tmp_path, monkeypatch, kind, attentions
+):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["tiny_pixart"] | {"num_layers": 2}), encoding="utf-8")
+    network, batch = start(str(path), 1, height=64, width=64, text_tokens=8)
+    blocks, ran = blocks_of(network), []
+    for block in blocks:
+        block.register_forward_pre_hook(lambda *_: ran.append("block"))
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    monkeypatch.setattr(
+        "profiles.measuring.timing.starting.ATTENTION", [kernel]
+    )  # those of GPUs never run here
+    recompute(network, kind)
+    with Counting(kernel) as counting:
+        network(**batch("cpu"), return_dict=False)[0].sum().backward()
+    assert len(ran) == 2 * len(blocks)
+    assert counting.calls == attentions * 2 * len(blocks)
