@@ -291,8 +291,9 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
     there = [point for point in ranked if starters(point, sweep.scenario)] if runs_in else ranked
-    other = next((point for point in there if point.name != best.name and not point.same(best)), None)
     research = first if first is not there[0] and not first.same(there[0]) else None
+    others = [*there, *(point for point in ranked if research is None or point.name != research.name)]
+    other = next((point for point in others if point.name != best.name and not point.same(best)), None)
     leaders = {point.name: point for point in reversed(ties)}
     answers = iter(
         parallel_calls(
