@@ -281,9 +281,20 @@ def test_a_figure_is_saved_by_its_ending_and_twice_alike(tmp_path, hand_off, end
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_plotting_leaves_pyplot_alone():
-    code = "import sys, sim.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+def test_plotting_leaves_pyplot_alone_but_a_figure_is_its_current_one_where_it_is_used(tmp_path):
+    code = """
+import sys, sim
+result = sim.run("sd21", "ddp", gpus=2)
+alone = sim.plots.plot_timelines({"ddp": result})
+assert 'matplotlib.pyplot' not in sys.modules
+import matplotlib.pyplot as plt
+figure = sim.plots.plot_timelines({"ddp": result})
+plt.savefig("current.png")
+alone.savefig("own.png")
+assert plt.gcf() is figure
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60, cwd=tmp_path)
+    assert (tmp_path / "current.png").read_bytes() == (tmp_path / "own.png").read_bytes()
 
 
 # Patches

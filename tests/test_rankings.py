@@ -1,5 +1,6 @@
 """What a person reads of a sweep: the right rows, the winner, how to have it again, and why nothing else fits."""
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -7,8 +8,11 @@ from dataclasses import replace
 import pytest
 from making import swept
 
+import sim
 from profiles.architectures.models import load_model
+from profiles.errors import flag_of
 from profiles.machines.clusters import load_cluster
+from sim.cli.main import main
 from sim.outcomes.runs import run_point
 from sim.report.blocks import print_blocks
 from sim.report.rankings import BEST, print_sweep
@@ -79,13 +83,46 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     )
 
 
-def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, result):
+def test_the_command_names_model_and_cluster_as_they_were_asked_for(result):
     asked = replace(result, model="my models/small", cluster="./mine.toml")
     words = shlex.split(command_of(asked))
-    assert words[:10] == [
-        "sim", "run", "--model", "my models/small", "--cluster", "./mine.toml", "--stack", "eager", "--gpus", "8",
-    ]  # fmt: skip
+    assert words[:6] == ["sim", "run", "--model", "my models/small", "--cluster", "./mine.toml"]
     assert words[words.index("--pipeline-degree") + 1] == "4"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gpus": 16, "strategy": "fsdp"},
+        {
+            "gpus": 8,
+            "batch_size": 64,
+            "strategy": "fsdp",
+            "shard_size": 4,
+            "resolution": "256x512",
+            "ema": "fp32",
+        },
+        {"gpus": 8, "strategy": "gpipe", "pipeline_degree": 4, "group_size": 8, "self_conditioning": 0.5},
+        {
+            "gpus": 1,
+            "strategy": "single",
+            "steps": 20,
+            "guidance": "none",
+            "include": "all",
+            "stack": "compiled",
+        },
+        {"gpus": 4, "strategy": "pipefusion", "steps": 8, "patches": 8, "batch_size": 2, "link": "intra=2x"},
+    ],
+    ids=lambda asked: asked["strategy"],
+)
+def test_the_command_gives_the_result_again_and_names_no_flag_at_its_default(asked, capsys):
+    asked = {"model": "pixart" if "steps" in asked else "sd21", "cluster": "p4de", **asked}
+    result = sim.run(**asked)
+    words = shlex.split(command_of(result))
+    flags = {flag_of(name): str(value) for name, value in asked.items()}
+    assert dict(zip(words[2::2], words[3::2], strict=True)) == flags
+    assert main([*words[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result.to_json()))
 
 
 def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):

@@ -58,7 +58,7 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert f"checkpointing {point.checkpointing}" in verdict.lines[0][1]
     assert f"{point.checkpointing} checkpointing" in verdict.best.title
     assert (verdict.changes[0].name, verdict.changes[0].strategy) == ("no checkpointing", None)
-    assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(point.result)
+    assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(found.result_of(point))
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
     shown = replace(verdict, ties={"wave": 1, "pulse": 1}, relieved={"wave": "block"})
     assert (

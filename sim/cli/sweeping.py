@@ -36,6 +36,8 @@ FEW_STEPS: Final = 8
 """Steps to which models are distilled, at most; distilled ones are seldom guided."""
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
+LEADS: Final = {"memory": "least memory", "cost": "cheapest"}
+"""What the leading point of a sweep is; of other objectives the fastest."""
 
 
 def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -135,12 +137,16 @@ def _bar() -> "Progress":
 
 
 def _best_words(sweep: Sweep) -> str:
-    """Return the best point so far and its time; empty where there is none."""
+    """Return the point that leads so far and its time; empty where there is none.
+
+    The headline is chosen among points that are too close to call, once all are known.
+    """
     simulated = (point for point in sweep.points if point.result is not None and point.recommended)
     best = min(simulated, key=lambda point: point.score(sweep.objective), default=None)
     if best is None or best.result is None or best.score(sweep.objective) == inf:
         return ""
-    return f"best {best.name} {milliseconds(best.result.expected.duration_s)}"
+    leads = LEADS.get(sweep.objective, "fastest")
+    return f"{leads} so far: {best.name}, {milliseconds(best.result.expected.duration_s)}"
 
 
 def _show(options: argparse.Namespace, answer: Scaling) -> int:

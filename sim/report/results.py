@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import groupby
 from typing import Any, Final
 
@@ -9,10 +10,11 @@ from profiles.costs.bands import FAMILIES
 from profiles.costs.trust import Trust, trust_of
 from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import runs_in
+from profiles.software.stacks import DEFAULT_STACK, SERVED
 from profiles.units import GB, GIB
 from sim.explore.legality import case_of
 from sim.outcomes.parts import groups_of
-from sim.outcomes.results import Result
+from sim.outcomes.results import Result, Source
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
@@ -192,11 +194,35 @@ def _quantities(result: Result) -> Iterator[Line]:
 
 
 def command_of(result: Result, command: str = "run") -> str:
-    """Return the command line that gives a result again, or that launches it."""
-    flags = {
-        flag_of(key): str(flag_value(value)) for key, value in result.flags.items() if value not in (None, "")
+    """Return the command line that gives a result again, or launches it, without most flags at their defaults."""
+    usual = () if result.source is None else _usual(result.source)
+    flags = [
+        (flag_of(key), str(flag_value(value)))
+        for key, value in result.flags.items()
+        if value not in (None, "") and key not in usual
+    ]
+    return shlex.join(["sim", command, *(word for pair in flags for word in pair)])
+
+
+def _usual(source: Source) -> set[str]:
+    """Return the flags that are at their defaults; ``--steps`` counts as none, since it says what is asked."""
+    strategy: Any = source.strategy
+    workload: Any = source.scenario.workload
+    scenario, model, trains = source.scenario, source.scenario.model, source.scenario.task == "train"
+    items = [(strategy, item) for item in fields(strategy)]
+    items += [(workload, item) for item in fields(workload) if item.name != "steps"]
+    usual = {
+        item.name: getattr(of, item.name)
+        in (item.default, getattr(of, str(item.metadata.get("same_as")), None))
+        for of, item in items
     }
-    return shlex.join(["sim", command, *(word for pair in flags.items() for word in pair)])
+    usual["stack"] = scenario.stack_name == (DEFAULT_STACK if trains else SERVED)
+    if trains:
+        usual["batch_size"] = workload.batch_size == model.samples_per_gpu * workload.num_gpus
+    else:
+        usual["guidance"] = workload.guidance == model.guidance
+        usual["resolution"] = (workload.height, workload.width) == (model.height, model.width)
+    return {name for name, at_default in usual.items() if at_default}
 
 
 def _stage_table(result: Result) -> Table:

@@ -4,6 +4,7 @@ const ROW = 34, LEFT = 64, SPEED = 6; // pixels of a device and of its name; sec
 
 async function playground(place) {
   const { axes, runs } = await (await fetch(new URL(place.dataset.runs, location.href))).json();
+  place.replaceChildren();
   const chosen = Object.fromEntries(Object.entries(axes).map(([name, axis]) => [name, axis.first]));
   const form = place.appendChild(document.createElement("form"));
   const says = place.appendChild(document.createElement("p"));

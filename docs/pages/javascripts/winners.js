@@ -1,6 +1,7 @@
 // Who wins where: a table of models by clusters from the answers of docs/winners.py.
 async function winners(place) {
   const cells = await (await fetch(new URL(place.dataset.winners, location.href))).json();
+  place.replaceChildren();
   const found = new Map(cells.map(([question, answer]) => [question.join(" "), answer]));
   const values = (at) => [...new Set(cells.map(([question]) => question[at]))];
   const names = { train: "training", sample: "sampling" };

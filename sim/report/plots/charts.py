@@ -1,9 +1,11 @@
 """Charts: what all figures share: colours, an axis to draw on, a file to save to.
 
-Figures are made without ``pyplot``: no global state, no display needed, and nothing of a notebook's is touched.
+Figures are made without ``pyplot``: no display needed, and nothing of a notebook's is touched. Where a script uses it,
+they are its current figure.
 Colours are those of Okabe and Ito, which the colour-blind tell apart; those of strategies stand in ``looks``.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import isfinite
@@ -74,9 +76,19 @@ def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, 
     """Return an empty figure of so many inches and its axes; or the caller's axes and their figure."""
     if ax is not None and not isinstance(ax, Axes):
         raise InputError(f"ax is a {type(ax).__name__}, must be one pair of matplotlib's Axes")
-    axes = ax or Chart(figsize=(width, height), layout="constrained").add_subplot()
+    axes = ax or new_figure(width, height).add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return _figure_of(axes), axes
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return a figure of so many inches; ``plt.savefig`` saves it, but in notebooks that show figures inline."""
+    look: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or "inline" in mpl.get_backend():
+        return Chart(**look)
+    figure: Figure = pyplot.figure(FigureClass=Chart, **look)
+    return figure
 
 
 def _figure_of(axes: Axes) -> Figure:

@@ -49,7 +49,7 @@ def plot_costs_info(serving: Serving) -> list[Outcome]:
 def plot_rates(serving: Serving) -> Figure:
     """Attainment of each plan against the rate, and below it p50 and p99."""
     curves = plot_rates_info(serving)
-    figure = charts.Chart(figsize=(9.0, 6.0), layout="constrained")
+    figure = charts.new_figure(9.0, 6.0)
     above, below = figure.subplots(2, sharex=True)
     for number, curve in enumerate(curves):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]

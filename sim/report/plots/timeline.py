@@ -149,8 +149,6 @@ def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, Timel
 def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", columns: int = 2) -> Figure:
     """Return the Gantt charts of several traces side by side, on one axis of time and with one legend.
 
-    The figure is none of pyplot's: save it by its own ``savefig``.
-
     Args:
         traces: what is drawn, by its name.
         title: of the figure.
@@ -160,7 +158,7 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
     lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
     end_s = max(info.end_s for info in infos.values())
     height = 0.9 + lines * (0.75 + max(0.1, min(0.3, 4 / devices)) * devices)
-    figure = charts.Chart(figsize=(14.0, height), layout="constrained")
+    figure = charts.new_figure(14.0, height)
     entries: dict[str, Patch] = {}
     for number, (name, info) in enumerate(infos.items(), start=1):
         _, axes = charts.chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
