@@ -13,7 +13,7 @@ try:
     from profiles.architectures.synthetic import equal_layers_model
     from profiles.errors import DeadlockError, InfeasibleError, InputError
     from profiles.machines.clusters import load_cluster
-    from sim.api import calibrate, run, schedule, serve, sweep
+    from sim.api import balance, calibrate, run, schedule, serve, sweep
     from sim.counting import count
     from sim.inputs.experiments import load_experiment
     from sim.launching.launch import launch
@@ -44,6 +44,7 @@ __all__ = [
     "Result",
     "Scenario",
     "Sweep",
+    "balance",
     "calibrate",
     "clusters",
     "compare",

@@ -21,6 +21,7 @@ from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
+from sim.explore.balance import Trained, find_balance, read_shapes
 from sim.explore.counts import counts, gpus_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, swept_points
 from sim.explore.relax import least_recomputed
@@ -38,18 +39,22 @@ from sim.inputs.scenarios import (
     request_of,
     resolve_scenario,
     resolve_strategy,
+    scenario_of,
 )
+from sim.outcomes import results
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.outcomes.tasks import SAMPLING
-from sim.report.views import Result, Scaling, Serving, Sweep, with_views
+from sim.report.views import Balance, Result, Scaling, Serving, Sweep, with_views
 from sim.serving.answers import answer
 from sim.serving.ask import ask
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 from sim.serving.service import Asked
 from strategies.orders.whole import order_of
+from strategies.pipelining.data_parallel import DataParallel
+from strategies.pipelining.mesh import doublings
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.policy import Policy
 from strategies.sampling_scenario import SamplingScenario
@@ -152,6 +157,57 @@ def calibrate(
     values = {name: value for name, value in parameters_of(point).items() if value is not None}
     text = json.dumps({**setting(scenario), "strategy": point.name, **values, number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
+
+
+def balance(
+    model: str | Model,
+    strategy: str | AnyStrategy | type[AnyStrategy],
+    cluster: str | Cluster | None = None,
+    gpus: int | None = None,
+    *,
+    shapes: str | PathLike[str],
+    stack: str | Stack | None = None,
+    measured: NumberSource | None = None,
+    measured_run: RunSource | None = None,
+    runtime: str | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Balance:
+    """Find what training on samples of mixed shapes costs, and what evening them out brings.
+
+    ``shapes`` is a mixture's name or file; the strategy is data parallel, and the other arguments are those of ``run``.
+
+    Raises:
+        InputError: as of ``run``, a shape breaks a rule, or the strategy has stages.
+        InfeasibleError: a shape does not fit.
+    """
+    for name in ("batch_size", "resolution", "frames"):
+        if name in options:
+            raise InputError(f"`{name}` is given, but the shapes say it: give it in the file of `shapes`")
+    if measured is not None and measured_run is None:
+        raise InputError("`measured` is given, but of which shape? give `measured_run`")
+    every: tuple[str, ...] = (*ARGUMENTS, "shapes")
+    where: dict[str, Any] = {"stack": stack, "runtime": runtime}
+    request = request_of(model, cluster, gpus, options, strategies=(strategy,), arguments=every, **where)
+    where |= {"measured": measured, "measured_run": measured_run}
+    point, scenario, mixture = resolve_strategy(request), scenario_of(request), read_shapes(fspath(shapes))
+    if not isinstance(point, DataParallel):
+        raise InputError(
+            f"`strategy` is {point.name}, must be data parallel, whose ranks may hold other shapes"
+        )
+    ranks = scenario.workload.num_gpus // point.group_size
+
+    def simulate(shape: Trained, team: int) -> results.Result:
+        one: Any = point if team == 1 else replace(point, context_degree=team)  # type: ignore[type-var]
+        of: dict[str, Any] = {"resolution": shape.resolution, "batch_size": ranks // team * shape.batch}
+        if scenario.model.draws_videos or shape.frames > 1:
+            of["frames"] = shape.frames
+        rest = {name: value for name, value in options.items() if name not in request.parameters}
+        return run(model, one, cluster, gpus, **where, **rest, **of)
+
+    alone = point.name == "fsdp" and point.group_size == 1
+    most = min(ranks, scenario.cluster.devices_per_node) if alone else 1
+    found = find_balance(mixture, ranks, doublings(ranks, most)[1:], simulate)
+    return Balance(found.ranks, found.shapes, found.results, found.ways)
 
 
 @overload

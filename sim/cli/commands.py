@@ -15,6 +15,7 @@ from profiles.outputs import FIGURES, check_ending, check_new, check_writable
 from sim import api
 from sim.cli.console import note
 from sim.cli.flags import ASIDE, add_question, arguments, file_flag, given_parameters, named, option_values
+from sim.explore.balance import SHAPES
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.inputs.calibrating import setting
 from sim.inputs.experiments import as_toml
@@ -26,7 +27,7 @@ from strategies.plans.workloads import AUTO
 
 READ: Final = (
     *("experiment", "measured_run", "model", "cluster", "device", "stack"),
-    *("requests", "mix", "service", "price"),
+    *("requests", "mix", "service", "price", "shapes"),
 )
 """Flags that may name a file to read."""
 
@@ -190,6 +191,29 @@ def launch_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def add_balance(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the flags of ``sim balance``."""
+    add_question(parser, words, "this run")
+    shipped = ", ".join(sorted(path.stem for path in SHAPES.glob("*.toml")))
+    text = f"shapes of samples with their shares: a file, or one that is shipped: {shipped}"
+    parser.add_argument("--shapes", required=True, metavar="FILE.toml", help=text)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=balance_command)
+
+
+def balance_command(options: argparse.Namespace) -> int:
+    """Print what training on samples of mixed shapes costs, and what evens them out."""
+    from sim.report.balances import balance_blocks
+    from sim.report.blocks import print_blocks
+
+    found = api.balance(strategy=options.strategy, shapes=options.shapes, **arguments(options))
+    if options.json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        print_blocks(balance_blocks(found))
+    return 0
+
+
 def add_schedule(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim schedule``."""
     add_question(parser, words)
@@ -254,6 +278,11 @@ def merge_command(options: argparse.Namespace) -> int:
 
 
 ADDERS: Final = {
-    "run": add_run, "launch": add_launch, "schedule": add_schedule, "compare": add_compare, "merge": add_merge,
-}  # fmt: skip
+    "run": add_run,
+    "balance": add_balance,
+    "launch": add_launch,
+    "schedule": add_schedule,
+    "compare": add_compare,
+    "merge": add_merge,
+}
 """The functions that add the flags of these commands."""

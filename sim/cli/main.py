@@ -160,7 +160,7 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
 def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
     """Return the function that adds the flags of a command; slow imports are made for their own command."""
     match name:
-        case "run" | "launch" | "schedule" | "compare" | "merge":
+        case "run" | "balance" | "launch" | "schedule" | "compare" | "merge":
             from sim.cli.commands import ADDERS
 
             return ADDERS[name]

@@ -8,13 +8,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sim.explore import scaling, sweep
+from sim.explore import balance, scaling, sweep
 from sim.explore.points import Point
 from sim.explore.sweep import pareto_front
 from sim.inputs.experiments import as_toml
 from sim.outcomes import results
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
+from sim.report.balances import balance_blocks
 from sim.report.blocks import Panel, html
 from sim.report.frames import frame_of, rows
 from sim.report.page import run_page, write_page, write_sweep_report
@@ -234,6 +235,22 @@ class Scaling(_Swept, scaling.Scaling):
     def write_report(self, path: str | Path) -> None:
         """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network."""
         write_sweep_report(self.sweeps, Path(path))
+
+
+class Balance(balance.Balance):
+    """What a mixture of shapes costs in training; its values are those of the base class."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the ways and the shapes, in a notebook."""
+        return html(*balance_blocks(self))
+
+    def frame(self) -> "DataFrame":
+        """Return the ways of giving samples to ranks, one a row."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_json()["ways"])
 
 
 class Serving(answers.Serving):

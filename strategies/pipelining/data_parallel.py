@@ -40,6 +40,11 @@ class DataParallel(Strategy):
     micro_batches: int
     backbones: str
 
+    @property
+    def group_size(self) -> int:
+        """GPUs that work on the same samples."""
+        return 1
+
     @abstractmethod
     def layout(self, scenario: Scenario) -> Layout:
         """The units of all backbones, on a mesh."""

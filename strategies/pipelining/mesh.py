@@ -208,7 +208,7 @@ def teams(scenario: Scenario, num_gpus: int) -> Iterator[Mesh]:
     Tensor parallelism stays inside a node (Narayanan et al., Megatron-LM, 2021, section 3.2).
     """
     node = scenario.cluster.devices_per_node
-    for context, tensor in product(_doublings(num_gpus, MOST_CONTEXT), _doublings(num_gpus, node)):
+    for context, tensor in product(doublings(num_gpus, MOST_CONTEXT), doublings(num_gpus, node)):
         if context * tensor > 1 and not num_gpus % (context * tensor):
             shards = num_gpus // (context * tensor)
             for way in WAYS if context > 1 else WAYS[:1]:
@@ -218,6 +218,6 @@ def teams(scenario: Scenario, num_gpus: int) -> Iterator[Mesh]:
                     yield mesh
 
 
-def _doublings(num_gpus: int, most: int) -> list[int]:
+def doublings(num_gpus: int, most: int) -> list[int]:
     """Powers of two up to the GPUs, and up to a number."""
     return [2**k for k in range(min(num_gpus, most).bit_length())]

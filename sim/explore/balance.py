@@ -1,0 +1,236 @@
+"""Training on samples of mixed shapes: what it costs that ranks wait for the slowest, and what evens them out.
+
+Data-parallel ranks exchange gradients or weights with all others, so that an iteration in which they hold samples of
+several shapes takes as long as one in which all hold the slowest of these: that one is simulated.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from math import fsum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import profiles
+from profiles.costs.resolutions import in_words, sides_of
+from profiles.errors import InfeasibleError, InputError, counted
+from profiles.files import Table
+from profiles.names import file_of
+from sim.outcomes.results import Result
+
+SHAPES: Final = Path(profiles.__file__).parent / "shapes"
+"""Mixtures that are shipped."""
+DRAWS: Final = 100
+"""Iterations of packed samples that are drawn."""
+PACKED_SAMPLES: Final = 200_000
+"""Samples that are packed in all, so that large batches are drawn less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A shape of samples: its share of the dataset's samples, and how many a rank takes at once."""
+
+    share: float
+    resolution: str
+    frames: int = 1
+    batch: int = 1
+
+    @property
+    def words(self) -> str:
+        """Its size, and its frames where it is a video."""
+        return self.resolution if self.frames == 1 else f"{self.resolution}, {self.frames} frames"
+
+
+Simulate = Callable[[Trained, int], Result]
+"""Returns the iteration in which every team of so many ranks trains on a batch of a shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of giving samples to ranks.
+
+    Attributes:
+        name: the way.
+        iteration_s: mean seconds of an iteration.
+        samples: mean samples of an iteration.
+        waiting: share of the ranks' time that they wait for the slowest.
+        does: what it does, in words.
+    """
+
+    name: str
+    iteration_s: float
+    samples: float
+    waiting: float
+    does: str
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second."""
+        return self.samples / self.iteration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The iteration of each shape alone, and the ways of mixing shapes, the first of which draws them at random."""
+
+    ranks: int
+    shapes: tuple[Trained, ...]
+    results: tuple[Result, ...]
+    ways: tuple[Way, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer under public keys."""
+        shapes = [
+            asdict(of) | {"iteration_s": result.iteration_s, "peak_memory_bytes": result.peak_memory_bytes}
+            for of, result in zip(self.shapes, self.results, strict=True)
+        ]
+        ways = [asdict(of) | {"samples_per_s": of.samples_per_s} for of in self.ways]
+        return {"ranks": self.ranks, "shapes": shapes, "ways": ways}
+
+
+def read_shapes(name: str) -> tuple[Trained, ...]:
+    """Return the shapes of a mixture, a shipped one or a file.
+
+    Raises:
+        InputError: the file cannot be read, a value breaks its rule, or shares do not add up.
+    """
+    table = Table.read(file_of("mix", name, SHAPES))
+    for key in ("title", "source"):
+        table.text(key, "-")
+    shapes = tuple(map(_shape_of, table.tables("shape")))
+    table.finish()
+    if len(shapes) < 2:
+        raise InputError(f"{table.where}: has {counted(len(shapes), 'shape')}, must have at least 2")
+    if abs((total := fsum(of.share for of in shapes)) - 1) > 1e-6:
+        raise InputError(f"{table.where}: share: those of its shapes add up to {total:g}, must be 1")
+    return shapes
+
+
+def _shape_of(of: Table) -> Trained:
+    """Return a shape of a mixture."""
+    text = isinstance(of.values().get("resolution"), str)
+    size = of.text("resolution") if text else str(of.integer("resolution", minimum=1))
+    share = of.positive("share", maximum=1)
+    frames, batch = (of.integer(key, 1, minimum=1) for key in ("frames", "batch"))
+    of.finish()
+    try:
+        return Trained(share, in_words(*sides_of(size)), frames, batch)
+    except InputError as error:
+        raise InputError(f"{of.where}: {error}") from None
+
+
+def find_balance(
+    shapes: tuple[Trained, ...], ranks: int, teams: Sequence[int], simulate: Simulate
+) -> Balance:
+    """Return what a mixture of shapes costs, and what evening it out brings.
+
+    Args:
+        shapes: the mixture.
+        ranks: that each train on samples of their own.
+        teams: numbers of ranks that can divide one sample's tokens among them, besides 1.
+        simulate: simulates one shape.
+
+    Raises:
+        InfeasibleError: a shape does not fit.
+    """
+    results = tuple(simulate(shape, 1) for shape in shapes)
+    for shape, result in zip(shapes, results, strict=True):
+        if result.missing_memory:
+            less = "" if result.options.get("checkpointing", "none") != "none" else "; give `checkpointing`"
+            words = f"{shape.words} in batches of {shape.batch} does not fit: {result.missing_memory}"
+            raise InfeasibleError(words + less)
+    seconds = [of.iteration_s for of in results]
+    drawn = _in_batches("random", shapes, seconds, ranks, "each rank draws a batch of any shape")
+    together_s, samples = drawn.iteration_s * (1 - drawn.waiting), round(drawn.samples)
+    together = Way("one shape", together_s, drawn.samples, 0.0, "all ranks draw the same shape")
+    largest = [_largest(*of, max(seconds), simulate) for of in zip(shapes, seconds, strict=True)]
+    larger, own_s = zip(*largest, strict=True)
+    does = f"fast shapes in larger batches, of {', '.join(str(of.batch) for of in larger)}"
+    ways = [drawn, together, _in_batches("larger batches", larger, own_s, ranks, does)]
+    by_team = [{1: of / shape.batch} for of, shape in zip(seconds, shapes, strict=True)]
+    ways.append(_packed(by_team, shapes, ranks, samples))
+    if teams:
+        for team, of, shape in ((team, *one) for one in zip(by_team, shapes, strict=True) for team in teams):
+            with suppress(InfeasibleError):  # as of heads that it does not divide
+                of[team] = simulate(replace(shape, batch=1), team).iteration_s
+        ways.append(_packed(by_team, shapes, ranks, samples))
+    return Balance(ranks, shapes, results, tuple(ways))
+
+
+def _in_batches(name: str, shapes: Sequence[Trained], seconds: Sequence[float], ranks: int, does: str) -> Way:
+    """Return the way in which each rank draws batches of one shape, so that samples keep their shares."""
+    own = [of.share / of.batch for of in shapes]
+    shares = [share / fsum(own) for share in own]
+    iteration_s, mean_s = slowest_s(seconds, shares, ranks), float(np.dot(shares, seconds))
+    return Way(name, iteration_s, ranks / fsum(own), 1 - mean_s / iteration_s, does)
+
+
+def slowest_s(seconds: Sequence[float], shares: Sequence[float], ranks: int) -> float:
+    """Return the mean of the largest of some ranks' seconds, each drawn by its share."""
+    order = np.argsort(seconds)
+    below = np.append(0.0, np.minimum(np.cumsum(np.asarray(shares)[order]), 1.0))
+    below[-1] = 1.0
+    return float(np.dot(np.asarray(seconds)[order], np.diff(below**ranks)))
+
+
+def _largest(shape: Trained, own_s: float, most_s: float, simulate: Simulate) -> tuple[Trained, float]:
+    """Return a shape in about the largest batch that fits and takes so long at most, and its seconds."""
+    low, high = shape.batch, int(2 * shape.batch * most_s / own_s) + 1
+    while high - low > max(1, low // 16):
+        middle = replace(shape, batch=(low + high) // 2)
+        tried = simulate(middle, 1)
+        if tried.missing_memory or tried.iteration_s > most_s:
+            high = middle.batch
+        else:
+            low, own_s = middle.batch, tried.iteration_s
+    return replace(shape, batch=low), own_s
+
+
+def _packed(by_team: Sequence[dict[int, float]], shapes: Sequence[Trained], ranks: int, samples: int) -> Way:
+    """Return the fastest way of packing samples onto ranks, slow ones divided where that helps.
+
+    ``by_team`` has, for each shape, the seconds of a sample by the number of ranks that divide it.
+    """
+    shares, ways = [of.share for of in shapes], dict[tuple[int, ...], list[float]]()
+    for most_s in {each_s for of in by_team for each_s in of.values()}:
+        if all(min(of.values()) <= most_s for of in by_team):
+            teams = tuple(min(team for team, each_s in of.items() if each_s <= most_s) for of in by_team)
+            ways[teams] = [of[team] for of, team in zip(by_team, teams, strict=True)]
+    packed = {teams: packed_s(of, teams, shares, ranks, samples) for teams, of in ways.items()}
+    teams = min(packed, key=lambda one: (packed[one], one))
+    busy_s = float(np.dot(np.multiply(ways[teams], teams), shares)) * samples / ranks
+    name, does = "packed", "each rank gets samples that take as long together"
+    if max(teams) > 1:
+        name, does = (
+            "sequence parallel",
+            f"packed, slow samples divided among up to {max(teams)} ranks",
+        )
+    return Way(name, packed[teams], samples, 1 - busy_s / packed[teams], does)
+
+
+def packed_s(
+    seconds: Sequence[float], teams: Sequence[int], shares: Sequence[float], ranks: int, samples: int
+) -> float:
+    """Return the mean seconds of the fullest rank where samples are packed, the slowest first, onto the emptiest team.
+
+    Samples are drawn by their shares, from one seed. With teams of one rank this is Graham's longest processing time
+    first (1969); larger teams are neighbours.
+
+    Args:
+        seconds: of a sample of each shape, on its team.
+        teams: ranks that divide a sample of each shape.
+        shares: of the samples.
+        ranks: in all.
+        samples: of an iteration.
+    """
+    draw, order, most = np.random.default_rng(0), np.argsort(seconds)[::-1], []
+    for _ in range(max(1, min(DRAWS, PACKED_SAMPLES // samples))):
+        loads, counts = np.zeros(ranks), draw.multinomial(samples, np.asarray(shares) / fsum(shares))
+        for kind in np.repeat(order, counts[order]).tolist():
+            by_team = loads.reshape(-1, teams[kind])
+            full = by_team.max(axis=1)
+            by_team[full.argmin()] = full.min() + seconds[kind]
+        most.append(float(loads.max()))
+    return fsum(most) / len(most)
