@@ -37,21 +37,13 @@ _added: Final[dict[str, type[Any]]] = {}
 
 @cache
 def _installed() -> Mapping[str, type[Any]]:
-    """Every strategy class by its name, sorted.
-
-    Raises:
-        InputError: two have one name, one does not say what it is, or an entry point is broken.
-    """
+    """Every strategy class by its name, sorted."""
     return _all_in((strategies.training, strategies.sampling), GROUP, _is_strategy)
 
 
 @cache
 def policies() -> Mapping[str, type[Policy]]:
-    """Return every serving policy by its name, sorted.
-
-    Raises:
-        InputError: as of strategies.
-    """
+    """Return every serving policy by its name, sorted."""
     return _all_in((strategies.serving,), POLICIES, _is_policy)
 
 
@@ -124,11 +116,7 @@ def _add(classes: dict[str, type[Any]], cls: type[Any]) -> None:
 
 
 def take(cls: type[Any]) -> str:
-    """Take note of a strategy that a script or a notebook gives as a class; its name means it from now on.
-
-    Raises:
-        InputError: it does not say what it is, lacks a method, or another has its name.
-    """
+    """Take note of a strategy that a script or a notebook gives as a class; its name means it from now on."""
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
         raise InputError(f"strategy {_where(cls)} does not define {', '.join(lacking)}")
     before = _added.get(getattr(cls, "name", ""))
@@ -162,11 +150,7 @@ def every_strategy() -> Mapping[str, type[Any]]:
 
 
 def class_of(name: str, task: str | None = None) -> type[Any]:
-    """Return the strategy of a name, of one task or of any.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the strategy of a name, of one task or of any."""
     if task not in (None, task_of(name)):
         raise InputError(f"{name} {OTHERWISE[str(task)]}; choose from {', '.join(strategies_of(str(task)))}")
     return _known()[name]
@@ -178,11 +162,7 @@ def strategy_named(name: str, *, silent: bool = False) -> str:
 
 
 def task_of(name: str) -> str:
-    """Return the task of a strategy: ``train`` or ``sample``.
-
-    Raises:
-        InputError: there is none of this name.
-    """
+    """Return the task of a strategy: ``train`` or ``sample``."""
     known = _known()
     if name not in known:
         raise unknown_name("strategy", name, known)
@@ -195,11 +175,7 @@ def baselines(task: str) -> tuple[str, ...]:
 
 
 def make(name: str, parameters: Mapping[str, Any], task: str | None = None) -> Any:  # noqa: ANN401  of either task
-    """Return a strategy with these parameters; those not given take their defaults.
-
-    Raises:
-        InputError: the strategy or a parameter is unknown, or a value breaks a rule.
-    """
+    """Return a strategy with these parameters; those not given take their defaults."""
     cls = class_of(name, task)
     known = inspect.signature(cls).parameters
     for key in parameters:

@@ -27,11 +27,7 @@ from strategies.scenario import Same, Scene, check_kinds, model_of_task
 
 @dataclass(frozen=True, repr=False)
 class SamplingScenario(Scene[SamplingWorkload]):
-    """A model that draws images on a cluster; of the model, only what sampling needs.
-
-    Raises:
-        InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
-    """
+    """A model that draws images on a cluster; of the model, only what sampling needs."""
 
     task: ClassVar[str] = "sample"
     of_costs: ClassVar[tuple[str, ...]] = (

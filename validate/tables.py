@@ -52,11 +52,7 @@ def signed(error: float) -> str:
 
 
 def parts_around(path: Path, start: str, end: str) -> tuple[str, str]:
-    """The text of a file before the line ``start``, and after the first line ``end`` that follows it.
-
-    Raises:
-        InputError: it does not hold both.
-    """
+    """The text of a file before the line ``start``, and after the first line ``end`` that follows it."""
     lines = f"^{re.escape(start)}$(.*?)^{re.escape(end)}$"
     match = re.search(lines, read_text(path), re.DOTALL | re.MULTILINE)
     if match is None:

@@ -183,9 +183,6 @@ def calibrated(scenario: S, measured: NumberSource | None, run: RunSource | None
         scenario: of the question.
         measured: the number, where the run does not hold it.
         run: a file, JSON, a mapping, a calibration, or a result with one; None leaves the scenario as it is.
-
-    Raises:
-        InputError: the run is of another model, device or stack, does not exist or breaks a rule.
     """
     number = measured if isinstance(measured, str) else shown(measured)
     if run is None:

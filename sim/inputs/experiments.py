@@ -32,9 +32,6 @@ def read_flags(source: str, where: str) -> dict[str, Any]:
     Args:
         source: a path, ``-``, or JSON that begins with a brace.
         where: what messages call it.
-
-    Raises:
-        InputError: it cannot be read.
     """
     if source == STDIN:
         text = "" if sys.stdin is None else sys.stdin.read().removeprefix("\ufeff")
@@ -53,11 +50,7 @@ def read_flags(source: str, where: str) -> dict[str, Any]:
 
 
 def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return flags by name; those of a result ask for it again, with its measured number.
-
-    Raises:
-        InputError: parameters or options of a result are no mappings, or a name is given twice.
-    """
+    """Return flags by name; those of a result ask for it again, with its measured number."""
     if all(key in values for key in RESULT):
         options: dict[str, Any] = {}
         for key in ("parameters", "options"):
@@ -125,9 +118,6 @@ class Experiment(NamedTuple):
         Args:
             path: of the file.
             before: flags of the command line, which go before.
-
-        Raises:
-            InputError: as of ``load_experiment``.
         """
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():

@@ -103,11 +103,7 @@ def plain_value(value: Any) -> Any:  # noqa: ANN401
 
 
 def find_task(request: Request) -> str:
-    """Return the task of a request: of its strategies, or as it says, or as its options imply.
-
-    Raises:
-        InputError: these do not go together.
-    """
+    """Return the task of a request: of its strategies, or as it says, or as its options imply."""
     if request.task is not None and not is_one_of(request.task, *TASKS):
         raise InputError(f"`task` is {shown(request.task)}, must be one of {', '.join(TASKS)}")
     if request.strategies is not None:
@@ -182,11 +178,7 @@ def check_known(request: Request, arguments: Sequence[str]) -> None:
 
 
 def scenario_of(request: Request) -> AnyScenario:
-    """Return the scenario of a request.
-
-    Raises:
-        InputError: a name is unknown, or a value breaks its rule.
-    """
+    """Return the scenario of a request."""
     task = find_task(request)
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     cluster = changed(cluster, request.options)
@@ -304,9 +296,6 @@ def request_of(
     """Return the request of some arguments; a whole scenario holds all but the parameters.
 
     A runtime stands for its stack, and for how it makes two predictions of a model, where none is given.
-
-    Raises:
-        InputError: an argument is unknown, or beside a scenario.
     """
     _check_kinds(model, cluster, strategies, stack)
     model = fspath(model) if isinstance(model, PathLike) else model
@@ -362,11 +351,7 @@ def resolve_scenario(model: str | Model | AnyScenario | None, request: Request) 
 
 
 def resolve_strategy(request: Request) -> AnyStrategy:
-    """Return the only strategy of a request, with its parameters.
-
-    Raises:
-        InputError: a parameter is unknown, given twice, or breaks its rule.
-    """
+    """Return the only strategy of a request, with its parameters."""
     assert request.strategies is not None
     (strategy,), parameters = request.strategies, request.parameters
     if isinstance(strategy, str):

@@ -26,11 +26,7 @@ Event = dict[str, Any]
 
 
 def write_chrome_trace(trace: Trace, path: Path) -> None:
-    """Write a trace as Chrome trace events in JSON.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write a trace as Chrome trace events in JSON."""
     try:
         with Path(path).open("w", encoding="utf-8") as file:
             file.write('{"traceEvents":[')

@@ -157,11 +157,7 @@ def answer(found: Serving) -> None:
 
 
 def check_slo(questions: Sequence[Question]) -> None:
-    """Refuse SLOs below the fastest request of every class or, where plans are searched for, of too many requests.
-
-    Raises:
-        InputError: they are.
-    """
+    """Refuse SLOs below the fastest request of every class or, where plans are searched for, of too many requests."""
     fastest = {
         kind: min(of.site.run_s(gpus, kind.shape) for of in questions for gpus in of.site.samplers)
         for kind in questions[0].kinds

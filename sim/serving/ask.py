@@ -82,11 +82,7 @@ def ask(
 
 
 def _check_shapes(kinds: Sequence[Kind], scenario: SamplingScenario) -> None:
-    """Refuse shapes that a model cannot have.
-
-    Raises:
-        InputError: there is one; it names the file, and the line of a trace.
-    """
+    """Refuse shapes that a model cannot have."""
     for shape, where in {kind.shape: kind.where for kind in reversed(kinds)}.items():
         try:
             check_size(scenario.model, shape.width, shape.height)
@@ -123,11 +119,7 @@ def _kinds(options: ServingOptions, usual: Shape) -> tuple[Sequence[Kind], Trace
 def _counts(
     gpus: int | str | Iterable[int] | None, scenarios: Sequence[SamplingScenario], options: ServingOptions
 ) -> Sequence[int]:
-    """Return the numbers of GPUs of the fleet: every one of a span; without any the largest plan's, or a node's.
-
-    Raises:
-        InputError: one is no number above 0.
-    """
+    """Return the numbers of GPUs of the fleet: every one of a span; without any the largest plan's, or a node's."""
     if gpus is None:
         node = min((of.cluster.devices_per_node for of in scenarios), default=1)
         return (max(_taken(options).values(), default=node),)

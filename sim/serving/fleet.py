@@ -213,11 +213,7 @@ class _Station(Fleet):
         return first.encode_s * (begins > 0) + run.steps * times.step_s + last.decode_s * (ending > 0)
 
     def take(self, run: Run, queue: list[Job]) -> None:
-        """Take the requests of a run out of a queue.
-
-        Raises:
-            InputError: the policy chose no steps, or requests that do not wait.
-        """
+        """Take the requests of a run out of a queue."""
         steps, left = run.steps, len(queue) - len(run.jobs)
         for job in run.jobs if steps > 0 else ():
             if job in queue:

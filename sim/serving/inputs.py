@@ -23,21 +23,13 @@ OPTIONAL: Final = ("guidance", "deadline_s", "latency_s")
 
 
 def slo_of(value: float | str | None) -> tuple[float, bool]:
-    """Return the number of an SLO, and whether it counts times alone in place of seconds; infinite without one.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """Return the number of an SLO, and whether it counts times alone in place of seconds; infinite without one."""
     times = isinstance(value, str) and value.endswith("x")
     return (inf if value is None else positive("slo", str(value)[:-1] if times else value)), times
 
 
 def read_mix(name: str, usual: Shape, slo: float | str | None) -> list[Kind]:
-    """Return the classes of a mix, a shipped one or a file; what a class does not say is as usual.
-
-    Raises:
-        InputError: the file cannot be read, a value breaks its rule, or shares do not add up.
-    """
+    """Return the classes of a mix, a shipped one or a file; what a class does not say is as usual."""
     table = Table.read(file_of("mix", name, TRAFFIC))
     for key in ("title", "source"):
         table.text(key, "-")
@@ -71,11 +63,7 @@ def _kind_of(of: Table, usual: Shape, slo: float | str | None) -> Kind:
 
 
 def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
-    """Return the classes of a trace and its requests; a deadline goes before the SLO.
-
-    Raises:
-        InputError: the file cannot be read, a value breaks its rule, or arrivals are not sorted.
-    """
+    """Return the classes of a trace and its requests; a deadline goes before the SLO."""
     usual, first = slo_of(slo), dict[tuple[Shape, float, bool], tuple[int, str]]()
     order: list[int] = []
     arrivals, latencies = list[float](), list[float]()
@@ -101,11 +89,7 @@ def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
 
 
 def prices_of(value: float | str | None, clusters: Sequence[str]) -> Mapping[str, float | None]:
-    """Return dollars a GPU-hour by cluster: one number for all, or those of a TOML file.
-
-    Raises:
-        InputError: it is none, or a cluster has none.
-    """
+    """Return dollars a GPU-hour by cluster: one number for all, or those of a TOML file."""
     if not isinstance(value, str) or not value.endswith(".toml"):
         return dict.fromkeys(clusters, None if value is None else positive("price", value))
     table = Table.read(Path(value))

@@ -108,11 +108,7 @@ class Process(NamedTuple):
 
 
 def process_of(text: str) -> Process:
-    """Return the process of arrivals that a word names.
-
-    Raises:
-        InputError: it names none.
-    """
+    """Return the process of arrivals that a word names."""
     kind, _, number = text.partition(":")
     if text in ("poisson", "uniform"):
         return Process(float(text == "poisson"))

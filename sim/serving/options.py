@@ -111,11 +111,7 @@ class ServingOptions:
 
 
 def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
-    """Return a number above 0.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Return a number above 0."""
     try:
         number = float(value)
     except (OverflowError, TypeError, ValueError):

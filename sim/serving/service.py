@@ -170,11 +170,7 @@ class Tabled(Site):
             self.most_batch += 1
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Return the seconds of a batch on so many GPUs, spread over its steps.
-
-        Raises:
-            InputError: the table has no such row.
-        """
+        """Return the seconds of a batch on so many GPUs, spread over its steps."""
         seconds = self.rows.get((gpus, shape._replace(guidance=""), batch))
         if seconds is None:
             key = f"height {shape.height}, width {shape.width}, frames {shape.frames}, steps {shape.steps}"
@@ -183,11 +179,7 @@ class Tabled(Site):
 
 
 def read_service(path: Path) -> Tabled:
-    """Return the service times of a table.
-
-    Raises:
-        InputError: the file cannot be read, or a value breaks its rule.
-    """
+    """Return the service times of a table."""
     rows: dict[tuple[int, Shape, int], float] = {}
     for row in read_rows(path, COLUMNS):
         height, width, frames, steps, gpus, batch = (row.integer(name, minimum=1) for name in COLUMNS[:-1])

@@ -297,11 +297,7 @@ class _Programme:
 
 
 def _load_pulp() -> Any:  # noqa: ANN401
-    """PuLP once it can call HiGHS.
-
-    Raises:
-        InputError: one of them is not installed.
-    """
+    """PuLP once it can call HiGHS."""
     try:
         import pulp  # noqa: PLC0415
     except ImportError:

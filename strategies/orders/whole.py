@@ -27,9 +27,6 @@ def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa:
         whose: the positions, as messages call them.
         positions: of each stage.
         degree: positions of the pipeline.
-
-    Raises:
-        InputError: an entry is no position of the pipeline, or a position has no stage.
     """
     _check_listed(whose, positions, "positions")
     known, placed_at = {at: at for at in range(degree)}, list[int]()
@@ -71,9 +68,6 @@ def whole(
         positions: of each stage.
         micro_batches: their number.
         kinds: of the passes.
-
-    Raises:
-        InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
     _check_listed(whose, order, "rows")
     if len(order) != (degree := max(positions) + 1):
@@ -100,11 +94,7 @@ def _passes(stages: tuple[int, ...], micro_batches: int, kinds: tuple[str, ...])
 
 
 def _row(where: str, row: Sequence[Any], passes: dict[Any, StageAction]) -> tuple[StageAction, ...]:
-    """A row of passes; plain tuples and numbers of NumPy become what they equal.
-
-    Raises:
-        InputError: an entry is none of the passes, or a pass is there twice or lacking.
-    """
+    """A row of passes; plain tuples and numbers of NumPy become what they equal."""
     _check_listed(where, row, "passes")
     entries = iter(row)
     try:

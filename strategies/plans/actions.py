@@ -117,9 +117,6 @@ def format_torch(order: Iterable[Sequence[Action]]) -> str:
     """Return an order as the compute-only CSV of ``torch.distributed.pipelining``: row i is rank i.
 
     torch knows forwards and backwards; optimizer steps and frozen work are left out.
-
-    Raises:
-        InputError: the order holds an action that torch has no word for and that must not be left out.
     """
     rows = []
     for row in order:

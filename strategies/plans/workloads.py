@@ -194,11 +194,7 @@ class TrainingWorkload:
 
     @property
     def cached(self) -> tuple[str, ...]:
-        """Names of the frozen components whose outputs are loaded; ``all`` stands for every one.
-
-        Raises:
-            InputError: ``frozen`` is none of its values.
-        """
+        """Names of the frozen components whose outputs are loaded; ``all`` stands for every one."""
         if is_one_of(self.frozen, ONLINE, CACHED):
             return (ALL,) if self.frozen == CACHED else ()
         kind, _, names = self.frozen.partition(":") if isinstance(self.frozen, str) else ("", "", "")
@@ -210,11 +206,7 @@ class TrainingWorkload:
 
     @property
     def recomputed_together(self) -> int:
-        """Blocks that run again together; 0 where it is not by blocks.
-
-        Raises:
-            InputError: ``checkpointing`` is none of its values.
-        """
+        """Blocks that run again together; 0 where it is not by blocks."""
         if is_one_of(self.checkpointing, *CHECKPOINTINGS):
             return int(self.checkpointing in RELIEF)
         match = SEGMENTS.fullmatch(self.checkpointing) if isinstance(self.checkpointing, str) else None
@@ -225,21 +217,13 @@ class TrainingWorkload:
 
     @property
     def swapped(self) -> int:
-        """Blocks of a backbone whose weights lie in the host's memory.
-
-        Raises:
-            InputError: ``offload`` is none of its values.
-        """
+        """Blocks of a backbone whose weights lie in the host's memory."""
         weights_stay = is_one_of(self.offload, "optimizer")
         return 0 if weights_stay else _swapped(self.offload, "training", "none, optimizer")
 
     @property
     def rank(self) -> int:
-        """Rank of the adapters; 0 where all weights are trained.
-
-        Raises:
-            InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
-        """
+        """Rank of the adapters; 0 where all weights are trained."""
         if is_one_of(self.trainable, ALL_WEIGHTS):
             return 0
         match = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
@@ -378,11 +362,7 @@ class SamplingWorkload:
 
     @property
     def swapped(self) -> int:
-        """Blocks of the backbone whose weights lie in the host's memory.
-
-        Raises:
-            InputError: ``offload`` is none of its values.
-        """
+        """Blocks of the backbone whose weights lie in the host's memory."""
         return _swapped(self.offload, "sampling", "none")
 
     @property

@@ -89,11 +89,7 @@ class OrderedPipeline(Strategy):
         return least_memory_bytes(layout, in_flight, frozen_first=True)
 
     def _checked_in_flight(self, scenario: Scenario, stages: int) -> Sequence[int]:
-        """For each stage the micro-batches that it holds, checked.
-
-        Raises:
-            InputError: there is not one entry for each stage.
-        """
+        """For each stage the micro-batches that it holds, checked."""
         in_flight = scenario.remember(("in flight", self._order_key()), self.in_flight)
         if (entries := len(in_flight)) != stages:
             rule = f"must have one for each of {stages} stages"
@@ -120,11 +116,7 @@ class OrderedPipeline(Strategy):
         return placed(f"{type(self).__name__}.positions()", self.positions(), self.pipeline_degree)
 
     def checked_order(self) -> Rows:
-        """The order, checked.
-
-        Raises:
-            InputError: a stage has no position, a position no row, or a pass is none of its own, twice or lacking.
-        """
+        """The order, checked."""
         positions, kinds = self.checked_positions(), SPLIT if self.split else WHOLE
         return whole(f"the order of {self.name}", self.order(), positions, self.micro_batches, kinds)
 

@@ -109,11 +109,7 @@ Region = tuple[str, str]
 
 
 def regions_of(path: Path) -> list[Region]:
-    """The regions that a text holds.
-
-    Raises:
-        InputError: it holds none.
-    """
+    """The regions that a text holds."""
     lines = read_text(path).splitlines()
     regions = [region for region in TABLES if region[0] in lines]
     for region in regions or [MARKERS]:

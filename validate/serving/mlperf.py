@@ -140,11 +140,7 @@ def unit_gaps(seed: int, count: int) -> np.ndarray:
 
 
 def read_runs(path: Path = RUNS) -> Iterator[ServerRun]:
-    """The Server runs of a file, each after its Offline run.
-
-    Raises:
-        InputError: a value breaks its rule, or an Offline run is missing.
-    """
+    """The Server runs of a file, each after its Offline run."""
     offline: Row | None = None
     for row in read_rows(path, COLUMNS):
         if row.text("scenario") == "Offline":

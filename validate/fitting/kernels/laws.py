@@ -185,11 +185,7 @@ def targets() -> Mapping[str, Target]:
 
 
 def target(name: str) -> Target:
-    """Target of one device.
-
-    Raises:
-        InputError: there is none of this name.
-    """
+    """Target of one device."""
     if name not in targets():
         raise InputError(f"no measured kernels of device '{name}'; choose from {', '.join(targets())}")
     return targets()[name]
