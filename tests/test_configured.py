@@ -282,7 +282,7 @@ def test_a_configured_architecture_is_profiled(tmp_path, capsys):
     path, folder = tmp_path / "config.json", tmp_path / "mine"
     path.write_text(json.dumps(configured(name)), encoding="utf-8")
     ask = ["profile", "--config", str(path), "--device", "cpu", "--batch-sizes", "1,2", "--height", "64"]
-    ask += ["--width", "64", "--warmup", "1", "--rounds", "1", "--output", str(folder), "--threads", "1"]
+    ask += ["--width", "64", "--warmup", "1", "--rounds", "1", "--output", str(folder)]
     ask += ["--name", "here"]
     assert main([*ask, "--text-tokens", "16"]) == 0
     model = read_model(folder)

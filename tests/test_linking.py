@@ -18,7 +18,6 @@ from profiles.measuring.linking.samples import (
     Sample,
     read_log,
     read_logs,
-    sample_text,
 )
 from profiles.measuring.linking.times import sizes_up_to
 from sim.cli.main import main as sim
@@ -79,7 +78,7 @@ def measured(cluster=KNOWN, operations=(PING_PONG, *OPERATIONS), nodes=(1, 2, 4)
                 seconds *= 5 if random.random() < outliers else 1
                 samples.append(Sample(operation, group, size, seconds))
     slowdowns = (("all_reduce", 1.3), ("all_gather", 1.4), ("all_to_all", 1.9))
-    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns, other_cores=0.0)
+    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns)
 
 
 def assert_like(cluster, known, tolerance):
@@ -119,7 +118,6 @@ def test_rounds_that_were_held_back_judge_the_fit_and_do_not_enter_it(capsys):
     assert line.startswith("held back") and "median error 50.0 %, worst 5" in line
     line = judged_line(measured(), fit.cluster)
     assert line.startswith("nothing was held back: median error 0.")
-    assert sample_text(measurement).count(",yes,") == len(slower)
 
 
 # Pairs
@@ -141,7 +139,7 @@ def with_pairs(cluster):
     rest = [s for s in measured(cluster, nodes=(1,)).samples if s.operation != PING_PONG]
     pairs = [Sample(PING_PONG, Group(2, 1), n, 1.0, pair=(i, i + 1)) for i in range(7) for n in SIZES]
     pairs = [replace(sample, seconds=predict(cluster, sample)) for sample in pairs]
-    return Measurement(8, 1, "made by a test", tuple(pairs + rest), other_cores=0.0)
+    return Measurement(8, 1, "made by a test", tuple(pairs + rest))
 
 
 def test_a_box_of_pcie_cards_gives_back_its_ports_and_what_groups_reach(tmp_path):

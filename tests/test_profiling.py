@@ -146,7 +146,7 @@ def test_a_batch_runs_and_stays_finite(spec, side):
 # The command and its files
 
 VAE = ["profile", "--model", "tiny-sd", "--device", "cpu", "--components", "vae_encoder"]
-FAST = ["--height", "32", "--width", "32", "--warmup", "1", "--rounds", "2", "--clock", "thread"]
+FAST = ["--height", "32", "--width", "32", "--warmup", "1", "--rounds", "2"]
 
 
 def run(folder, *arguments, batch_sizes="1,2"):
@@ -175,7 +175,7 @@ def test_a_profile_is_a_model_folder_with_its_environment(tmp_path, capsys):
     assert not costs.backward_s(1).any()
     header = tomllib.loads((folder / "times" / "box.toml").read_text(encoding="utf-8"))
     assert header.keys() >= {"torch", "date", "threads", "dtype", "processor", "clocks_before"}
-    assert (header["clock"], header["model"], len(header["whole"])) == ("thread", "tiny-sd", 2)
+    assert (header["model"], len(header["whole"])) == ("tiny-sd", 2)
     assert "vae_encoder" in capsys.readouterr().out
 
 
@@ -198,7 +198,6 @@ def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys
         (["--device", "tpu"], "--device is 'tpu', must be one of cpu, cuda"),
         (["--model", "tiny"], "unknown model 'tiny'; choose from "),
         (["--components", "unet,vae"], "unknown component 'vae' of Tiny Stable Diffusion; choose from "),
-        (["--threads", "2"], "--clock thread counts one thread, and torch runs on 2: give --threads 1"),
         (["--batch-sizes", "100000000"], "vae_encoder at batch 100000000: weights and their training "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -32,7 +32,7 @@ from profiles.measuring.fitting.calibration import calibrate, calibrated_device,
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import grouped, show, table
 from profiles.measuring.timing.building import RECIPES, draws, update_of
-from profiles.measuring.timing.clocks import THREAD, Clock, clock_of
+from profiles.measuring.timing.clocks import Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
 from profiles.measuring.timing.passes import Settings, Subject, check_memory, out_of_memory, timed
 from profiles.measuring.timing.profiler import counted_for, profile, report_profile
@@ -162,9 +162,9 @@ class StepRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """A programme: device and clock, models and batch sizes whose layers are timed, and steps that are predicted.
+    """A programme: device, models and batch sizes whose layers are timed, and steps that are predicted.
 
-    Steps at sizes at which layers were timed do not test the rates. The clock is that of a CPU.
+    Steps at sizes at which layers were timed do not test the rates.
     """
 
     device: str
@@ -176,7 +176,7 @@ class Programme:
 
     def settings(self, *batch_sizes: int) -> Settings:
         """Settings by which layers, or steps, are timed."""
-        return Settings(batch_sizes or (1,), self.dtype, self.warmup, self.rounds, clock=THREAD)
+        return Settings(batch_sizes or (1,), self.dtype, self.warmup, self.rounds)
 
     def group(self, step: Step) -> str:
         """Name of the group in which a step is summarised: its task, and whether layers were timed at its size."""
@@ -202,7 +202,7 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
 
     Steps in the file of an earlier run in the folder are not measured again, and are kept.
     """
-    clock = clock_of(programme.device, THREAD)
+    clock = clock_of(programme.device)
     name = name or device_name(clock.device)
     path = folder / f"steps-{name}.json"
     earlier = [] if path_kind(path) == "nothing" else json.loads(read_text(path))["steps"]

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from profiles.checks import sum_in_order
 from profiles.units import FloatArray
 
 
@@ -66,10 +65,6 @@ MAX_ROUNDS: Final = 200
 ROBUST_ROUNDS: Final = 30
 ALIKE: Final = 0.01
 """Relative residuals below this weigh alike; of larger ones the size counts, not its square."""
-NEEDED: Final = 0.1
-"""Mean relative error of one straight line above which two are tried."""
-POINTS: Final = 3
-"""Fewest sizes on either side of a break."""
 
 
 def least_squares(
@@ -97,46 +92,13 @@ def least_squares(
 
 
 class Law(NamedTuple):
-    """``seconds = fixed_s + volume * s_per_unit``.
-
-    ``break_at`` is the volume at which another line begins, 0 where one line is enough; the law then has the fixed
-    time of the lower line and the slope of the upper one, or is the best single line, whichever errs less.
-    """
+    """``seconds = fixed_s + volume * s_per_unit``."""
 
     fixed_s: float
     s_per_unit: float
-    break_at: float = 0.0
-
-    def error(self, volumes: FloatArray, seconds: FloatArray) -> float:
-        """Mean absolute relative error."""
-        return Errors(seconds, self.fixed_s + volumes * self.s_per_unit).mean
 
 
 def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
-    """Return the law of measured times, given in any order."""
-    order = np.argsort(volumes, kind="stable")
-    volumes, seconds = volumes[order], seconds[order]
-    line = _line(volumes, seconds)
-    error = line.error(volumes, seconds)
-    breaks = range(POINTS, len(volumes) - POINTS + 1)
-    if error <= NEEDED or not breaks:
-        return line
-
-    def two_lines(at: int) -> tuple[float, int, list[Law]]:
-        parts = [(volumes[:at], seconds[:at]), (volumes[at:], seconds[at:])]
-        lines = [_line(*part) for part in parts]
-        errors = [each.error(*part) * len(part[0]) for each, part in zip(lines, parts, strict=True)]
-        return sum_in_order(errors) / len(volumes), at, lines
-
-    best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda two: two[0])
-    if best > error / 2:
-        return line
-    ends = ((lower, upper), (line, line))
-    both = [Law(start.fixed_s, slope.s_per_unit, float(volumes[at])) for start, slope in ends]
-    return min(both, key=lambda law: law.error(volumes, seconds))
-
-
-def _line(volumes: FloatArray, seconds: FloatArray) -> Law:
     """Law of least absolute relative residuals, by re-weighting: a few disturbed times do not matter."""
     matrix, aim = np.column_stack([1 / seconds, volumes / seconds]), np.ones_like(seconds)
     weigh: Callable[[FloatArray], FloatArray] = lambda made: np.maximum(np.abs(made - aim), ALIKE) ** -0.5  # noqa: E731

@@ -21,7 +21,6 @@ from profiles.measuring.fitting.collective_laws import (
 )
 from profiles.measuring.fitting.least_squares import Errors, Law, fit_law
 from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, by_curve, seconds_of
-from profiles.measuring.machine import disturbance
 
 NVSWITCH: Final = "nvswitch"
 PCIE: Final = "pcie"
@@ -41,8 +40,7 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
 
     A PCIe link is fitted by its ports alone: what devices share shows in the efficiencies of groups.
     """
-    warning = disturbance(measurement.other_cores)
-    notes = [warning] if warning else []
+    notes = list[str]()
     cluster = _ports(measurement, name, device, kind, notes)
     curves = _collective_curves(measurement.samples)
     inside, between = (
@@ -96,9 +94,6 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
     single = _messages(samples, num_nodes)
     if single:
         law = law_of(single)
-        if law.break_at:
-            lines = f"two lines, below and from {law.break_at:.0f} bytes on"
-            notes.append(f"messages {where}: {lines}, would fit them better than the one law of this file")
     else:
         law = _fastest(samples, num_nodes, where)
         estimate = "an estimate, the bandwidth and fixed time of the fastest collective"

@@ -17,9 +17,9 @@ from profiles.machines.devices import load_device
 from profiles.measuring.fitting.collective_laws import law_values
 from profiles.measuring.launching import check_least, launch, launched_place
 from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, fit_links, law_of
-from profiles.measuring.linking.samples import Measurement, by_curve, by_pair, read_logs, sample_text
+from profiles.measuring.linking.samples import Measurement, by_curve, by_pair, read_logs
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, toml_text, write_file
+from profiles.measuring.writing import Exact, toml_text
 from profiles.outputs import check_writable, whole_file
 from profiles.units import GB, MICROSECOND
 
@@ -131,11 +131,9 @@ def _check_links(options: argparse.Namespace) -> None:
     """Refuse flags that would fail after minutes of measuring."""
     load_device(options.device)
     check_least(("--max-mib", options.max_mib, 1))
-    for flag, path in (("--output", options.output), ("--samples", options.samples)):
-        if path:
-            check_writable(flag, path)
-            if path.resolve() in map(Path.resolve, options.nccl_tests or ()):
-                raise InputError(f"{flag} {path}: is one of the logs, must be another file")
+    check_writable("--output", options.output)
+    if options.output.resolve() in map(Path.resolve, options.nccl_tests or ()):
+        raise InputError(f"--output {options.output}: is one of the logs, must be another file")
 
 
 def _measure(backend: str | None, max_mib: int) -> Measurement | None:
@@ -151,7 +149,5 @@ def _conclude(measurement: Measurement, options: argparse.Namespace) -> None:
     """Fit, write, and print how far the file's cluster is from what was measured."""
     fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
     cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
-    if options.samples:
-        write_file(options.samples, sample_text(measurement))
     print_links(measurement, cluster, fit.notes)
     print(f"wrote {options.output}")

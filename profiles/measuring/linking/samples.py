@@ -20,12 +20,10 @@ from profiles.errors import InputError
 from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
 from profiles.measuring.tables import grouped
-from profiles.measuring.writing import csv_text
 from profiles.units import GB, MICROSECOND, FloatArray
 
 PING_PONG: Final = "ping_pong"
 """One message from one device to another: half a round trip. All other operations are those of a cluster file."""
-COLUMNS: Final = ("operation", "group_size", "num_nodes", "pair", "held_back", "size_bytes", "us")
 TESTS: Final = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
@@ -71,8 +69,7 @@ class Measurement:
 
     Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds; logs
     have none of the latter. ``slowdowns`` are seconds of compute beside a collective over those alone, by
-    operation; ``other_cores`` the cores that other programs kept busy on the busiest node.
-    ``environment`` says in one sentence what ran where.
+    operation. ``environment`` says in one sentence what ran where.
     """
 
     devices_per_node: int
@@ -80,7 +77,6 @@ class Measurement:
     environment: str
     samples: tuple[Sample, ...]
     slowdowns: tuple[tuple[str, float], ...] = ()
-    other_cores: float = 0.0
     held_back: tuple[Sample, ...] = ()
 
     def judges(self) -> tuple[Sample, ...]:
@@ -101,22 +97,6 @@ def by_pair(samples: Iterable[Sample]) -> dict[tuple[int, ...], list[Sample]]:
 def seconds_of(samples: Iterable[Sample]) -> FloatArray:
     """Measured seconds."""
     return np.array([sample.seconds for sample in samples])
-
-
-def sample_text(measurement: Measurement) -> str:
-    """Samples as CSV."""
-    rows: list[list[object]] = []
-    for samples, held_back in ((measurement.samples, "no"), (measurement.held_back, "yes")):
-        for one in samples:
-            where = [
-                one.operation,
-                one.group.size,
-                one.group.num_nodes,
-                "-".join(map(str, one.pair)),
-                held_back,
-            ]
-            rows.append([*where, f"{one.size_bytes:.0f}", f"{one.seconds / MICROSECOND:.3f}"])
-    return csv_text(COLUMNS, rows)
 
 
 def read_logs(paths: Sequence[Path]) -> Measurement:

@@ -18,13 +18,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.benchmark import Timer
 
-from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.machines.collectives import Group
 from profiles.machines.fabrics import OPERATIONS
 from profiles.measuring.launching import Place, unbroken
 from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample
-from profiles.measuring.machine import OtherPrograms
 from profiles.measuring.timing.environment import environment
 
 ELEMENT_BYTES: Final = 4
@@ -209,7 +207,6 @@ def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device
 def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Measurement | None:
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
-    others = OtherPrograms()
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
     session = Session(place, device, sizes_up_to(max_bytes), everyone)
     measured = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
@@ -217,13 +214,12 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     measured += [_curve(session, operation, members) for members in groups for operation in OPERATIONS]
     slowdowns = tuple(_slowdowns(session))
     gathered = [curves for of_rank in _of_all_ranks(measured) for curves in of_rank]
-    cores = _other_cores(place, others)
     dist.barrier()
     dist.destroy_process_group()
     if place.rank > 0:
         return None
     fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
-    samples = tuple(fitted), slowdowns, cores, tuple(judging)
+    samples = tuple(fitted), slowdowns, tuple(judging)
     return Measurement(place.devices_per_node, place.num_nodes, _source(place, backend, device), *samples)
 
 
@@ -235,13 +231,6 @@ def _source(place: Place, backend: str, device: torch.device) -> str:
         parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
     rounds = f"for each size the least of the means of {ROUNDS // 2} rounds, as many judge"
     return f"sim measure links, {place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
-
-
-def _other_cores(place: Place, others: OtherPrograms) -> float:
-    """Cores that other programs kept busy on the node where they were most."""
-    own_s = _of_all_ranks(others.own_s())
-    first = place.rank - place.rank % place.devices_per_node
-    return max(_of_all_ranks(others.cores(sum_in_order(own_s[first : first + place.devices_per_node]))))
 
 
 def _pairs(place: Place) -> list[Members]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -23,10 +23,6 @@ from profiles.measuring.counting.specs import LayerSpec
 Mark = Any
 """A reading of a CPU's clock in seconds, or an event in a stream of a GPU."""
 DEVICES: Final = ("cpu", "cuda")
-WALL: Final = "wall"
-THREAD: Final = "thread"
-CLOCKS: Final = (WALL, THREAD)
-"""Wall time, or the CPU time of this thread alone, which other programs hardly lengthen."""
 
 
 class Clock:
@@ -68,17 +64,13 @@ class Clock:
         return 1024 * int(fields["MemAvailable"].split()[0])
 
 
-def clock_of(device: str, clock: str = WALL) -> Clock:
-    """Clock of ``cpu`` or ``cuda``; InputError where there is no GPU, or several threads of which it would see one."""
-    for flag, value, choices in (("device", device, DEVICES), ("clock", clock, CLOCKS)):
-        if value not in choices:
-            raise InputError(f"--{flag} is '{value}', must be one of {', '.join(choices)}")
+def clock_of(device: str) -> Clock:
+    """Clock of ``cpu`` or ``cuda``; InputError where there is no GPU."""
+    if device not in DEVICES:
+        raise InputError(f"--device is '{device}', must be one of {', '.join(DEVICES)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError(f"--device cuda: torch {torch.__version__} finds no CUDA GPU here")
-    if device == "cpu" and clock == THREAD and torch.get_num_threads() > 1:
-        runs = f"torch runs on {torch.get_num_threads()}"
-        raise InputError(f"--clock thread counts one thread, and {runs}: give --threads 1")
-    return Clock(thread_time if clock == THREAD else perf_counter, device)
+    return Clock(device=device)
 
 
 class Boundaries:

@@ -22,7 +22,7 @@ from profiles.measuring.fitting.layer_times import QUANTITIES
 from profiles.measuring.launching import check_least
 from profiles.measuring.timing import building
 from profiles.measuring.timing.building import draws
-from profiles.measuring.timing.clocks import WALL, Boundaries, Clock, Mark
+from profiles.measuring.timing.clocks import Boundaries, Clock, Mark
 from profiles.units import GIB, FloatArray
 
 Inputs = Sequence[dict[str, Any]]
@@ -36,17 +36,13 @@ SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other -
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a measurement: ``rounds`` rounds after ``warmup`` ones that do not count.
-
-    ``clock`` is that of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
-    """
+    """Settings of a measurement: ``rounds`` rounds after ``warmup`` ones that do not count."""
 
     batch_sizes: tuple[int, ...]
     dtype: str = "float32"
     warmup: int = 3
     rounds: int = 10
     seed: int = 0
-    clock: str = WALL
 
     def __post_init__(self) -> None:
         smallest = min(self.batch_sizes, default=0)

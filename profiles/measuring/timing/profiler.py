@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import torch
 from rich.table import Table
 
 from profiles.architectures.component_files import TIME_COLUMNS
@@ -32,11 +31,9 @@ from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import QUANTITIES
-from profiles.measuring.launching import check_least
-from profiles.measuring.machine import OtherPrograms, disturbance
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
-from profiles.measuring.timing.clocks import WALL, Clock, clock_of
+from profiles.measuring.timing.clocks import Clock, clock_of
 from profiles.measuring.timing.environment import Value, clocks, device_name, environment
 from profiles.measuring.timing.passes import BatchTimes, ComponentTimes, Settings, measure
 from profiles.measuring.writing import csv_text, toml_text
@@ -52,14 +49,13 @@ Files = tuple[Sequence[ConfigFile], ConfigOptions]
 
 
 class Profile(NamedTuple):
-    """Times of a model on a device, their environment, and the cores that other programs kept busy meanwhile."""
+    """Times of a model on a device, and their environment."""
 
     model: str
     device: str
     counted: ModelCount
     components: tuple[ComponentTimes, ...]
     header: dict[str, Value]
-    other_cores: float
 
 
 def profile(
@@ -79,7 +75,7 @@ def profile(
     encoders or one encoder, with the options for them (height and width, too). A simulation finds the times by the name
     of the device: ``cpu`` or the GPU's by default.
     """
-    clock = clock_of(device, settings.clock)
+    clock = clock_of(device)
     name = name or device_name(clock.device)
     if not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
@@ -134,23 +130,20 @@ def _profiled(
 ) -> Profile:
     _check_folder(output, model, counted)
     clock, name = seat
-    before, others = clocks(clock.device), OtherPrograms()
-    times = []
+    before, times = clocks(clock.device), []
     for component in counted.components:
         print(f"measure: measuring {component.spec.name} of {model}", file=sys.stderr)
         times.append(measure(component, counted.height, counted.width, settings, clock))
     header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
     header |= {"model": model, "height": counted.height, "width": counted.width, "device": clock.device.type}
-    header |= {"dtype": settings.dtype, "clock": settings.clock if clock.device.type == "cpu" else "events"}
+    header["dtype"] = settings.dtype
     header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
     header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
-    cores = others.cores()
-    header["other_programs_cores"] = round(cores, 3)
     texts = time_texts(name, times, header)
     if path_kind(output / "model.toml") == "nothing":
         texts |= folder_texts(model, counted)
     write_files(output, texts)
-    return Profile(model, name, counted, tuple(times), header, cores)
+    return Profile(model, name, counted, tuple(times), header)
 
 
 def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
@@ -169,13 +162,10 @@ def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
 
 def run_profile(options: argparse.Namespace) -> None:
     """Measure a model and write its folder."""
-    check_least(("--threads", options.threads, 1))
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     settings = Settings(
         batch_sizes=options.batch_sizes,
         dtype=options.dtype or ("bfloat16" if options.device == "cuda" else "float32"),
-        **{key: getattr(options, key) for key in ("warmup", "rounds", "clock")},
+        **{key: getattr(options, key) for key in ("warmup", "rounds")},
     )
     if options.config is None:
         check_alone(options)
@@ -188,13 +178,10 @@ def run_profile(options: argparse.Namespace) -> None:
 
 
 def report_profile(profiled: Profile, output: Path) -> None:
-    """Print the times, and warn of a busy machine."""
+    """Print the times."""
     size = f"{profiled.counted.height}x{profiled.counted.width}"
     title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
     show(150, times_table(title, profiled.components))
-    warning = disturbance(profiled.other_cores) if profiled.header["clock"] == WALL else ""
-    if warning:
-        print(f"measure: warning: {warning}; --clock thread is not misled by others", file=sys.stderr)
     print(f"measure: wrote {output}", file=sys.stderr)
 
 
