@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from diffusers.models import AutoencoderKLWan
 from diffusers.models.controlnets.controlnet import ControlNetModel
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -31,7 +32,7 @@ HALF = 2  # bytes
 
 LARGE = (
     *("wan2.1-1.3b", "wan2.1-14b", "hunyuanvideo", "qwen-image", "flux2-dev", "mochi"),
-    *("sd3.5-large", "cogvideox-5b", "flux-schnell"),
+    *("sd3.5-large", "cogvideox-5b", "flux-schnell", "wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"),
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 SIZES = (
@@ -139,6 +140,16 @@ def test_hunyuan_carries_text_and_time_over_every_cut_as_pulse_prints():
     cut = dit.layers[0].output_bytes + dit.carried_bytes
     assert 2 * cut / 2**20 == pytest.approx(13.61, abs=0.005)
     assert 14 * cut / 2**20 == pytest.approx(95.29, abs=0.005)
+
+
+def test_an_autoencoder_that_takes_frames_in_turn_does_in_all_what_its_class_does():
+    with torch.device("meta"):
+        net = AutoencoderKLWan(**plain("wan2_2_vae")).eval()
+    for half, shape in ((net.encode, (1, 3, 121, 704, 1280)), (net.decode, (1, 48, 31, 44, 80))):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            half(tensor(*shape))
+        layers = committed("wan2.2-ti2v-5b", f"vae_{half.__name__}r").layers
+        assert round(gigamacs(layers) * 2e9) == counter.get_total_flops()
 
 
 # ControlNet

@@ -41,6 +41,7 @@ def test_every_other_name_stands_for_something_there_is():
         ("model", "black-forest-labs/FLUX.1-dev", "flux-dev"),
         ("model", "stabilityai/stable-diffusion-3-medium-diffusers", "sd3-medium"),
         ("model", "Wan-AI/Wan2.1-T2V-14B-Diffusers", "wan2.1-14b"),
+        ("model", "Wan-AI/Wan2.2-T2V-A14B-Diffusers", "wan2.2-t2v-a14b"),
         ("cluster", "h100", "h100-ib"),
         ("stack", "torch.compile", "compiled"), ("strategy", "1F1B", "1f1b"),
     ],
@@ -76,7 +77,9 @@ def test_a_name_that_nothing_has_is_refused_with_what_was_meant(kind, name, mean
 
 
 def test_a_name_that_several_begin_with_asks_which():
-    several = "model 'wan' stands for several: wan2.1-1.3b, wan2.1-14b; choose one"
+    several = "model 'wan' stands for several: {}; choose one".format(
+        ", ".join(name for name in model_names() if name.startswith("wan"))
+    )
     assert str(unknown_name("model", "wan", model_names())) == several
     assert known_name("model", "wan", model_names()) is None
 

@@ -23,6 +23,12 @@ def part(model: Model, name: str) -> Component:
     ("model", "name", "gigaparameters"),
     [
         ("wan2.1-1.3b", "transformer", 1.419),
+        # DiffSynth 2.1.12 counts; its names and shapes of weights have the hashes of the published files
+        ("wan2.2-t2v-a14b", "transformer", 14.288491584),
+        ("wan2.2-i2v-a14b", "transformer", 14.288901184),
+        ("wan2.2-ti2v-5b", "transformer", 4.999787712),
+        ("wan2.2-ti2v-5b", "vae_encoder", 0.149637088),
+        ("wan2.2-ti2v-5b", "vae_decoder", 0.555051580),
         ("hunyuanvideo", "text_encoder", 8.030 - 0.525),  # Llama 3 8B without its head
         ("qwen-image", "text_encoder", 8.292 - 0.545 - 0.677),  # Qwen2.5-VL 7B without head and vision tower
         ("ltx-video", "transformer", 1.923),
@@ -34,6 +40,48 @@ def part(model: Model, name: str) -> Component:
 )
 def test_a_component_has_as_many_parameters_as_its_weights_that_are_published(model, name, gigaparameters):
     assert part(load_model(model), name).parameters / 1e9 == pytest.approx(gigaparameters, rel=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks", "width", "inner", "channels"),
+    [
+        ("wan2.1-14b", 40, 5120, 13824, (16, 16)),
+        ("wan2.2-i2v-a14b", 40, 5120, 13824, (36, 16)),
+        ("wan2.2-ti2v-5b", 30, 3072, 14336, (48, 48)),
+    ],
+)
+def test_a_wan_transformer_does_the_work_of_its_closed_form(model, blocks, width, inner, channels):
+    backbone = part(load_model(model), "transformer")
+    tokens, words, (taken, made) = backbone.image_tokens, 512, (4 * of for of in channels)
+    times = tokens if model == "wan2.2-ti2v-5b" else 1  # its tokens have a time each
+    macs = tokens * blocks * (6 * width**2 + 2 * width * inner)
+    macs += words * (blocks * 2 * width**2 + 4096 * width + width**2) + times * (256 * width + 7 * width**2)
+    macs += tokens * (made * width + blocks * 2 * width * words)  # attention to text counts as matmul
+    pairs = blocks * 2 * width * tokens**2
+    flop = {"conv_flop": 2 * tokens * taken * width, "matmul_flop": 2 * macs, "attention_flop": 2 * pairs}
+    assert work(backbone) == pytest.approx(flop, rel=1e-9)
+
+
+# Experts
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked", "networks"), [("ulysses", {"steps": 4}, 1), ("fsdp", {"frozen": "cached"}, 0)]
+)
+def test_a_step_runs_one_of_two_experts_and_sampling_holds_both_but_training_one(strategy, asked, networks):
+    where = {"cluster": "h200-ib", "gpus": 8, "resolution": "832x480", "frames": 17}
+    one, two = (api.run(name, strategy, **where, **asked) for name in ("wan2.1-14b", "wan2.2-t2v-a14b"))
+    assert two.expected.duration_s == pytest.approx(one.expected.duration_s, rel=1e-5)
+    more = 2 * networks * part(load_model("wan2.1-14b"), "transformer").parameters
+    assert two.peak_memory_bytes - one.peak_memory_bytes == pytest.approx(more, abs=2e8)  # of activations
+
+
+def test_of_offloaded_experts_two_blocks_of_the_running_one_lie_on_a_gpu():
+    asked = {"cluster": "h200-ib", "gpus": 1, "steps": 1, "resolution": "832x480"}
+    whole, away = (api.run("wan2.2-t2v-a14b", "single", offload=of, **asked) for of in ("none", "layers:40"))
+    blocks = sorted(layer.parameters for layer in part(load_model("wan2.2-t2v-a14b"), "transformer").layers)
+    gone = 2 * sum(blocks) - sum(blocks[-2:])
+    assert whole.peak_memory_bytes - away.peak_memory_bytes == pytest.approx(2 * gone)
 
 
 # Tokens

@@ -99,6 +99,7 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
         cacheable="cacheable" not in head or head.flag("cacheable"),
         gradients=head.choice("gradients", GRADIENTS) if "gradients" in head else GRADIENTS[0],
+        experts=head.integer("experts", 1, minimum=1),
     )
     head.finish()
     return component

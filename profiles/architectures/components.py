@@ -159,6 +159,8 @@ class Component:
         gradients: of which parameters replicas sum gradients: of those ``trained``, or of ``all``, of which the
             optimizer steps those trained. Where gradients pass, those of frozen weights are computed then; elsewhere
             they are zeros.
+        experts: backbones of this shape, of which a denoising step runs one, by its noise; all their weights are held
+            in sampling, and training trains one at a time.
     """
 
     name: str
@@ -182,11 +184,15 @@ class Component:
     cacheable: bool = True
     adapters: tuple[tuple[Kernel, ...], ...] = ()
     gradients: str = GRADIENTS[0]
+    experts: int = 1
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
         check_choice(owner, "gradients", self.gradients, GRADIENTS)
-        check_fields(owner, self, frames=AT_LEAST_1, passes=AT_LEAST_1, self_conditioning=SHARE)
+        counts = dict.fromkeys(("frames", "passes", "experts"), AT_LEAST_1)
+        check_fields(owner, self, self_conditioning=SHARE, **counts)
+        if self.experts > 1 and not self.trainable:
+            raise InputError(f"{owner}: experts is {self.experts}, must be 1 of a frozen component")
         check_distinct(owner, "tasks", self.tasks)
         for task in self.tasks:
             check_choice(owner, "tasks", task, TASKS)
@@ -230,8 +236,13 @@ class Component:
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters of all layers."""
+        """Parameters of all layers, of one expert."""
         return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def held_parameters(self) -> int:
+        """Parameters of all experts."""
+        return self.experts * self.parameters
 
     @cached_property
     def table(self) -> KernelTable:

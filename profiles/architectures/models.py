@@ -47,7 +47,7 @@ class Model:
         frame_step: frames for which there is one latent frame.
         resized_from: height and width of its files, where it is at another resolution.
         frames_from: frames of its files, where it has others.
-        steps: denoising steps to which it was distilled; None where it was not.
+        steps: denoising steps of its card, or to which it was distilled; None where its file names none.
         samples_per_gpu: what a GPU trains on by default in an iteration.
         samples_source: who trains it so; empty where its file does not say.
     """
@@ -107,7 +107,7 @@ class Model:
     def __repr__(self) -> str:
         names = ", ".join(component.name for component in self.components)
         layers = sum(len(component.layers) for component in self.components)
-        parameters = sum(component.parameters for component in self.components)
+        parameters = sum(component.held_parameters for component in self.components)
         return f"<Model {self.name}: {names}; {counted(layers, 'layer')}, {parameters:,} parameters>"
 
     @cached_property

@@ -214,7 +214,7 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
 def _steps_words(options: argparse.Namespace, sweep: Sweep) -> str:
     """Return a remark on a few steps with the guidance of a model that was distilled to none; else empty."""
     model, steps = sweep.scenario.model, getattr(options, "steps", None)
-    few = steps is not None and steps <= FEW_STEPS and model.steps is None
+    few = steps is not None and steps <= FEW_STEPS < (model.steps or steps + FEW_STEPS)
     if not few or hasattr(options, "guidance") or model.guidance != "batch":
         return ""
     return f"{steps} steps of two predictions, as {model.name} is guided; --guidance none asks about distilled weights"

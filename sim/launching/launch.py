@@ -105,6 +105,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
     images = f", num_{'videos' if frames else 'images'}_per_prompt={batch_size}"
     return {
         "network": scenario.backbone.name,
+        "second_expert": scenario.backbone.experts > 1,
         "prompt": PROMPT,
         "height": workload.height,
         "width": workload.width,

@@ -134,7 +134,7 @@ def model_facts(model: Model) -> dict[str, Any]:
                 "name": component.name,
                 "trainable": component.trainable,
                 "layers": len(component.layers),
-                "parameters": component.parameters,
+                "parameters": component.held_parameters,
                 "skips": len(component.skips),
                 "measured_on": [device for device, _ in component.times],
                 "exchanges": sorted({exchange.kind for exchange in component.exchanges}),

@@ -135,7 +135,7 @@ class Simulated(Site):
         held = {"encode": resident, "denoise": backbone, "decode": scene.decoders}
         kind = {"denoise": scene.weight_bytes}
         others = (
-            components[i].parameters * kind.get(part, FROZEN_WEIGHT_BYTES)
+            components[i].held_parameters * kind.get(part, FROZEN_WEIGHT_BYTES)
             for part in PARTS
             for i in held[part]
             if part not in self.parts

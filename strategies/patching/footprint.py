@@ -53,8 +53,11 @@ def weights(
 
 
 def parameters(scenario: SamplingScenario, first: int, end: int, tensor: int = 1) -> float:
-    """The parameters of the backbone's layers from ``first`` up to, without, ``end``, that a device holds."""
-    return float(held_parameters(scenario, tensor)[first:end].sum())
+    """The parameters of the backbone's layers from ``first`` up to, without, ``end``, that a device holds.
+
+    Those of all experts.
+    """
+    return float(scenario.backbone.experts * held_parameters(scenario, tensor)[first:end].sum())
 
 
 def working(scenario: SamplingScenario, first: int, end: int, batch: float, tensor: int = 1) -> Buffer:
@@ -125,8 +128,9 @@ def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
     """Share of a GPU's weights of the backbone that never lie on it at once."""
     if not scenario.workload.swapped:
         return 0.0
-    sizes, held = _away_bytes(scenario, tensor), held_parameters(scenario, tensor).sum()
-    return float((sizes.sum() - np.sort(sizes)[-HELD:].sum()) / (held * scenario.weight_bytes))
+    sizes, experts = _away_bytes(scenario, tensor), scenario.backbone.experts
+    held = experts * held_parameters(scenario, tensor).sum() * scenario.weight_bytes
+    return float((experts * sizes.sum() - np.sort(sizes)[-HELD:].sum()) / held)
 
 
 def _blocks(scenario: SamplingScenario) -> FloatArray:
@@ -154,7 +158,7 @@ def _away_bytes(scenario: SamplingScenario, tensor: int) -> FloatArray:
 
 
 def held_parameters(scenario: SamplingScenario, tensor: int = 1) -> FloatArray:
-    """Parameters of each of the backbone's layers on a GPU, shape (layers,).
+    """Parameters of each of the backbone's layers on a GPU, of one expert, shape (layers,).
 
     Matrices that tokens pass, and convolutions, are divided; norms, embeddings and modulations are whole, as in
     DistriFusion's baseline and in vLLM-Omni (vllm_omni/diffusion/models). SGLang divides those of some models.

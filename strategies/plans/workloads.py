@@ -261,7 +261,7 @@ class SamplingWorkload:
     width: int
     steps: int = option(
         20,
-        "denoising steps (default: those of a distilled model, else 20)",
+        "denoising steps (default: those that the model's file names, else 20)",
         kind=int,
         most=MAX_STEPS,
         key="apart",

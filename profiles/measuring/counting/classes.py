@@ -31,6 +31,8 @@ TEXT: Final = "text_encoder"
 OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, UVit)}
 """Classes that neither diffusers nor transformers has."""
 PIXEL_CHANNELS: Final = 3
+FOLDING: Final = "AutoencoderKLWan"
+"""Class that makes channels of squares of ``patch_size`` pixels before its encoder."""
 LONGEST_PROMPT: Final = 512
 KEPT: Final = 2
 """Passes of an autoencoder after which the number of frames that its convolutions keep no longer changes."""
@@ -282,13 +284,15 @@ class Half(nn.Module):
         return hidden
 
     def after(self, passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what its convolutions keep of earlier passes' frames; empty where a class keeps none."""
+        """Return what its convolutions keep of earlier passes' frames, or that there were none, as its class asks."""
         (main,) = (part for name, part in self.named_children() if "quant" not in name)
-        if "feat_cache" not in inspect.signature(main.forward).parameters:
-            return {}
+        takes = inspect.signature(main.forward).parameters
+        first = {"first_chunk": True} if "first_chunk" in takes else {}
+        if not passes or "feat_cache" not in takes:
+            return {} if passes else first
         kept: list[Any] = [None] * sum(isinstance(part, nn.Conv3d) for part in main.modules())
-        for arguments in passes:
-            self(**arguments, feat_cache=kept, feat_idx=[0])
+        for number, arguments in enumerate(passes):
+            self(**arguments, **({} if number else first), feat_cache=kept, feat_idx=[0])
         return {"feat_cache": kept, "feat_idx": [0]}
 
 
@@ -301,16 +305,17 @@ def half_of(
     a decoder; ``frames`` are all latent frames. Passes after the third are like the third if they take as many frames.
     """
     encodes, config = half == "encoder", network.config
-    channels = 3 if encodes else config.get("latent_channels") or config["z_dim"]
+    folded = (config.get("patch_size") or 1) if network.name == FOLDING else 1
+    channels = PIXEL_CHANNELS * folded**2 if encodes else config.get("latent_channels") or config["z_dim"]
     names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
-    divisor = 1 if encodes else scale
+    divisor = folded if encodes else scale
 
     def sample(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
         sides = (height // divisor, width // divisor)
         each = (frames, *((n,) for n in before))
         here, *earlier = ({"hidden": tensor(1, channels, *of, *sides)} for of in each)
         with torch.device("meta"), torch.no_grad():
-            return here | (Half(network.build(), names).after(earlier) if earlier else {})
+            return here | Half(network.build(), names).after(earlier)
 
     samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
     known = {of: partial(sample, *of) for of in dict.fromkeys(samples)}

@@ -159,6 +159,8 @@ def _component(count: ComponentCount) -> dict[str, object]:
         values["carried_MB"] = Exact(
             f"{_scaled(sum(count.carried.values()), 6)}  # {', '.join(count.carried)}"
         )
+    if spec.experts > 1:
+        values["experts"] = spec.experts
     if not spec.cacheable:
         values["cacheable"] = False
     if spec.gradients != GRADIENTS[0]:

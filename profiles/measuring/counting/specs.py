@@ -65,6 +65,7 @@ class ComponentSpec:
         ends: modules at whose return a layer ends, by the path of its unit, where they differ; the last layer then ends
             as all others do.
         apart: whether each layer is a block of its own.
+        experts: as ``profiles.architectures.components.Component.experts``.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ComponentSpec:
     names: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
+    experts: int = 1
 
     def image_tokens(self, height: int, width: int) -> int:
         """Image tokens of one sample."""

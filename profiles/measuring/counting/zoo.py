@@ -18,7 +18,7 @@ from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.specs import Architecture, ComponentSpec
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
-OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale")
+OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale", "call")
 """Keys of a component that its specification does not take as they are."""
 
 
@@ -46,7 +46,9 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
         spec = half_of(network, entry["name"], entry["half"], scale, groups=groups, frames=frames)
     else:
         options = ConfigOptions(scale, scale, frames if frames > 1 else None, entry.get("text_tokens"), scale)
-        spec = spec_of(call_of(network, options), entry["name"])
+        call = call_of(network, options)
+        recipe = call.recipe._replace(arguments={**call.recipe.arguments, **entry.get("call", {})})
+        spec = spec_of(replace(call, recipe=recipe), entry["name"])
     fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in entry.items()}
     return replace(spec, **{key: of for key, of in fields.items() if key not in OWN_KEYS})
 
