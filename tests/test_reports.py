@@ -12,7 +12,8 @@ from profiles.units import GIB, MILLISECOND
 from sim.cli.main import main
 from sim.report.page import run_page
 from sim.report.plots import interactive
-from sim.report.plots.interactive import sweep_figure, trace_figure
+from sim.report.plots.interactive import parallel_figure, sweep_figure, trace_figure
+from sim.report.plots.looks import strategy_look
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--use-angle=swiftshader")
@@ -67,6 +68,23 @@ def test_a_marker_has_its_own_words_and_each_point_of_several_sweeps_is_there_on
         assert all(words.endswith(f"{x:.1f} GiB") for x, words in zip(one.x, one.text, strict=True))
     simulated = {of.identity for sweep in sweeps for of in sweep if of.result is not None}
     assert sum(len(one.x) for one in traces) == len(simulated)
+    for one in traces:
+        assert all(low < y < high for y, (low, high) in zip(one.y, one.customdata, strict=True))
+
+
+def test_all_points_stand_once_over_parallel_axes_in_the_colour_of_their_strategy(trained):
+    (lines,) = parallel_figure([trained]).data
+    axes = {axis.label: axis for axis in lines.dimensions}
+    assert list(axes) == [
+        "strategy", "micro-batches", "pipeline", "group", "iteration in ms", "memory in GiB", "bubble in %"
+    ]  # fmt: skip
+    results = [point.result for point in trained if point.result is not None]
+    times_ms = axes["iteration in ms"].values
+    assert sorted(times_ms) == pytest.approx(sorted(result.iteration_s / MILLISECOND for result in results))
+    names = [axes["strategy"].ticktext[place] for place in axes["strategy"].values]
+    assert sorted(names) == sorted(result.strategy for result in results)
+    colours = [colour for _, colour in lines.line.colorscale[::2]]
+    assert [colours[int(place)] for place in lines.line.color] == [strategy_look(name)[0] for name in names]
 
 
 def test_the_timeline_is_the_trace_and_memory_adds_up_to_the_peak(result):
@@ -76,6 +94,10 @@ def test_the_timeline_is_the_trace_and_memory_adds_up_to_the_peak(result):
     spans = [end - start for device in range(trace.plan.num_devices) for start, end in trace.busy(device)]
     assert busy_ms == pytest.approx(sum(spans) / MILLISECOND)
     assert figure.layout.xaxis.range == (0.0, trace.end_s / MILLISECOND)
+    for bar in bars:
+        for device, start, length, words in zip(bar.y, bar.base, bar.x, bar.hovertext, strict=True):
+            assert words.startswith(f"GPU {device}, {bar.name}")
+            assert words.endswith(f"from {start:,.2f} ms, takes {length:,.3f} ms")
     areas = areas_of(figure)
     held = [sum(sizes) for sizes in zip(*(area.y for area in areas), strict=True)]
     assert max(held) == pytest.approx(result.peak_memory_bytes / GIB)
@@ -123,7 +145,18 @@ def test_a_sweep_of_the_command_line_writes_its_report(tmp_path, monkeypatch, ca
     assert main(asked) == 0
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "sim sweep --model sd21 --gpus 2-4 --strategy ddp --report r.html" in text
-    assert "sim: wrote r.html" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "sim: wrote r.html" in err
+    took, low, high = re.search(r"speed +([\d,.]+ ms) an iteration \((\S+) to (\S+)\)", out).groups()
+    assert f'<p class="number">{took} <small>an iteration</small></p>' in text
+    assert f"8 of 10 measured runs: {low} to {high} ms" in text
+    assert f"<code>{re.search('start it: (.*)', out)[1]}</code>" in text.partition('<table class="lines">')[0]
+
+
+HOVERED = """
+const [done] = arguments, plot = document.querySelector("#figure-0");
+setTimeout(() => done([plot.querySelector(".hoverlayer").textContent, plot.layout.shapes.length]), 1000);
+"""
 
 
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver is installed")
@@ -131,6 +164,7 @@ def test_a_sweep_of_the_command_line_writes_its_report(tmp_path, monkeypatch, ca
 def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, sampled, scaling, result):
     from selenium import webdriver  # noqa: PLC0415  only where there is a browser
     from selenium.webdriver.chrome.service import Service  # noqa: PLC0415
+    from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
@@ -139,11 +173,18 @@ def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, s
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
-        for number, (answer, figures) in enumerate(((trained, 2), (sampled, 2), (scaling, 3), (result, 1))):
+        for number, (answer, figures) in enumerate(((trained, 3), (sampled, 3), (scaling, 4), (result, 1))):
             answer.write_report(tmp_path / f"{number}.html")
             driver.get((tmp_path / f"{number}.html").as_uri())
             assert driver.execute_script("return document.querySelectorAll('.main-svg').length") >= figures
             assert [line for line in driver.get_log("browser") if line["level"] == "SEVERE"] == []
+            commands = driver.find_elements("css selector", "pre code")
+            assert len(driver.find_elements("css selector", "pre button")) == len(commands) >= 1
+            driver.execute_script("for (const of of document.querySelectorAll('pre button')) of.click()")
+            if marks := driver.find_elements("css selector", "#figure-0 .scatterlayer .points path"):
+                ActionChains(driver).move_to_element(marks[0]).perform()
+                words = driver.execute_async_script(HOVERED)
+                assert "GiB" in words[0] and words[1] > 0
         events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     finally:
         driver.quit()

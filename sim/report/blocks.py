@@ -32,6 +32,9 @@ NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8p
 LINE: Final = ' style="border-top: 2px solid"'
 """Of the first row below a line."""
 
+SHADES: Final = {"█": "#0072B2", "▓": "#E69F00", "▒": "#56B4E9", "░": "#A0A0A055"}
+"""Colours of the marks of bars in HTML."""
+BAR: Final = re.compile("|".join(f"{mark}+" for mark in SHADES))
 PLAIN_BARS: Final = str.maketrans("█▓▒░", "#+-.")
 """The marks of bars where an encoding lacks them."""
 
@@ -223,9 +226,10 @@ def _html_of(block: Block) -> str:
                 f"<tr>{_cell('th', label, LEFT)}{_cell('td', words, LEFT)}</tr>"
                 for label, words in block.lines
             )
-            return f"<b>{escape(block.title)}</b><table>{''.join(rows)}</table>"
+            title = f"<b>{escape(block.title)}</b>" if block.title else ""
+            return f'{title}<table class="lines">{"".join(rows)}</table>'
         case Table():
-            looks = [LEFT if column.words else NUMBER for column in block.filled]
+            looks = list(map(_look, block.filled))
 
             def row(kind: str, cells: Sequence[str]) -> str:
                 return "".join(_cell(kind, cell, look) for cell, look in zip(cells, looks, strict=True))
@@ -236,15 +240,29 @@ def _html_of(block: Block) -> str:
                 for number, cells in enumerate(_rows_of(block.filled))
             ]
             body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody>"
-            return f'<p>{escape(block.title)}</p><table style="border-collapse: collapse">{body}</table>'
+            table = f'<table style="border-collapse: collapse">{body}</table>'
+            return f'<p>{escape(block.title)}</p><div class="scroll">{table}</div>'
         case Command():
-            return f"<p>{escape(block.gives)}: <code>{escape(block.line)}</code></p>"
+            return f"<p>{escape(block.gives)}</p><pre><code>{escape(block.line)}</code></pre>"
     return f"<p>{escape(block)}</p>"
 
 
+def _look(column: Column) -> str:
+    """Return the style of a column; words have room for some twenty letters."""
+    room = min(20, max(map(len, column.cells), default=0)) * 0.55
+    look = f'{LEFT[:-1]}; min-width: {room:.1f}em"' if column.words else NUMBER
+    return f'{look} class="rank{column.rank}"'
+
+
 def _cell(kind: str, words: str, look: str) -> str:
-    """Return a cell; line breaks stay."""
-    return f"<{kind}{look}>{escape(words).replace(chr(10), '<br>')}</{kind}>"
+    """Return a cell; line breaks stay, and a bar is drawn."""
+    return f"<{kind}{look}>{BAR.sub(_bar, escape(words)).replace(chr(10), '<br>')}</{kind}>"
+
+
+def _bar(match: re.Match[str]) -> str:
+    """Return a part of a bar of one shade."""
+    look = f"display: inline-block; height: 0.75em; width: {len(match[0]) * 0.45:.2f}em"
+    return f'<span style="{look}; background: {SHADES[match[0][0]]}"></span>'
 
 
 class Panelled(ABC):

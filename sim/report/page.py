@@ -1,13 +1,14 @@
 """The page of a report: one HTML file with the answer, Plotly's figures and where it is from; it needs no network."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
-from typing import Any, Final
+from string import Template
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
@@ -15,27 +16,56 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
-from sim.report.blocks import Line, Panel, html
+from sim.report.blocks import Block, Command, Panel, html
 from sim.report.descriptions import held_fixed
+from sim.report.numbers import band, duration, unit_of
 from sim.report.rankings import table_blocks
-from sim.report.results import command_of, measured_words, panel_of
+from sim.report.results import (
+    NO_RUNTIME_TODAY,
+    command_of,
+    measured_words,
+    panel_of,
+    per_words,
+    runtimes_of,
+)
 from sim.report.scalings import table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
 PLOTLY: Final = "plotly"
 PAGES: Final = (".html",)
 """Endings that a browser takes for a page."""
-POLICY: Final = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
-    " img-src data: blob:"
+HOVER: Final = (
+    "a point shows its band of 8 in 10 measured runs; a click on a strategy hides it, two show it alone"
 )
-"""Content security policy: no network. Plotly compiles its shaders."""
-NOTHING: Final = "none: no point that is recommended fits"
+FROM: Final = "Where this is from"
 MOST_ROWS: Final = 200
 """Rows of the table of points."""
 
-Part = tuple[str, str, Any]
-"""A heading, a note below it, and a figure of Plotly or HTML."""
+
+class Part(NamedTuple):
+    """A heading, a note below it, and figures of Plotly or HTML."""
+
+    head: str
+    note: str
+    contents: Sequence[Any]
+
+
+class Headline(NamedTuple):
+    """What a page opens with: a number, what it is of, a line for each further fact, and commands to copy."""
+
+    number: str
+    unit: str
+    words: Sequence[str]
+    commands: Sequence[Block] = ()
+
+
+def headline_of(result: Result, named: str) -> Headline:
+    """Return the headline of a result: its time with its band, its strategy and parameters, its runtimes."""
+    between = f"8 of 10 measured runs: {words} {unit_of(result)}" if (words := band(result)) else ""
+    runtimes = runtimes_of(result)
+    where = f"runs in {', '.join(runtimes)}" if runtimes else NO_RUNTIME_TODAY
+    start = [Command("start it", command_of(result, "launch"))] if runtimes else []
+    return Headline(duration(result), per_words(result), [named, between, where], start)
 
 
 def check_plotly(output: str = "a report") -> None:
@@ -67,8 +97,11 @@ def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", not
 def run_page(result: Result, asked: str) -> str:
     """Return the page of a run, whose traces must be there."""
     assert result.source is not None
-    source = [*provenance(result.source.scenario), ("again", asked or command_of(result))]
-    return page_text(result.title, panel_of(result), [_trace_part(result)], source)
+    panel, again = panel_of(result), asked or command_of(result)
+    named = ", ".join(words for label, words in panel.lines if label in ("strategy", "with"))
+    source = html(provenance(result.source.scenario), Command("this page", again))
+    parts = [_trace_part(result), Part(FROM, "", [source])]
+    return page_text(panel.title, headline_of(result, named), panel, parts)
 
 
 def _trace_part(result: Result) -> Part:
@@ -76,8 +109,9 @@ def _trace_part(result: Result) -> Part:
 
     devices = result.trace.plan.num_devices
     what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
-    note = f"{what}; below, the memory of the fullest"
-    return "Where time and memory go", note, trace_figure(result.trace)
+    return Part(
+        "Where time and memory go", f"{what}; below, the memory of the fullest", [trace_figure(result.trace)]
+    )
 
 
 def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
@@ -86,26 +120,30 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
 
     scaling = Scaling(tuple(sweeps))
     chosen, verdict = scaling.chosen, verdict_at_knee(scaling, note)
-    best, title = chosen.best_point(), verdict.panel.title
-    start = [("start it", verdict.launch)] if verdict and verdict.launch else []
-    lines = [*verdict.lines, *start, ("again", verdict.again)] if verdict else [("best", NOTHING)]
-    parts: list[Part] = [
-        ("Speed and memory", "a click on a strategy hides it", interactive.sweep_figure(sweeps, best)),
-        ("Points", "", html(*table_blocks(chosen, MOST_ROWS))),
+    best, source = chosen.best_point(), list[Block]([provenance(chosen.scenario)])
+    headline = Headline("No answer", "", ["no point that is recommended fits"])
+    if verdict:
+        headline = headline_of(verdict.best, verdict.named(verdict.best))
+        held = [("held fixed", held_fixed(chosen.points, verdict.best))]
+        source += [Panel("", held), Command("the best again, without the sweep", verdict.again)]
+    source += [Command("this page", asked)] if asked else []
+    speeds, every = interactive.sweep_figure(sweeps, best), interactive.parallel_figure(sweeps)
+    parts = [
+        Part("Speed and memory", HOVER, [speeds]),
+        Part("All points", "drag along an axis to keep what passes there", [every]),
+        Part("Best points", "", [html(*table_blocks(chosen, MOST_ROWS))]),
     ]
     if len(sweeps) > 1 and scaling.steps:
-        parts += [("More GPUs", "", interactive.scaling_figure(scaling)), ("", "", html(table_of(scaling)))]
-    if best is not None:
-        parts.append(_trace_part(chosen.result_of(best)))
-    fixed = [("held fixed", held_fixed(chosen.points, verdict.best))] if verdict else []
-    source = [*fixed, *provenance(chosen.scenario), *([("again", asked)] if asked else [])]
-    return page_text(title, Panel(title, lines), parts, source)
+        more = [interactive.scaling_figure(scaling), html(table_of(scaling))]
+        parts.append(Part("More GPUs", "", more))
+    parts += [] if best is None else [_trace_part(chosen.result_of(best))]
+    return page_text(verdict.panel.title, headline, verdict.panel, [*parts, Part(FROM, "", [html(*source)])])
 
 
-def provenance(scenario: AnyScenario) -> list[Line]:
+def provenance(scenario: AnyScenario) -> Panel:
     """Return the origin of the answer: model, cluster, device and stack with sources, and versions."""
     cluster, stack = scenario.cluster, scenario.stack
-    return [
+    lines = [
         ("model", f"{scenario.model.title} ({scenario.model_name}). {scenario.model.source}"),
         ("cluster", f"{scenario.cluster_name}. {cluster.source}"),
         ("device", f"{cluster.device.name}. {cluster.device.source}"),
@@ -115,41 +153,43 @@ def provenance(scenario: AnyScenario) -> list[Line]:
         ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
         ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
     ]
+    return Panel("", lines)
 
 
-def page_text(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Line]) -> str:
+def page_text(title: str, headline: Headline, answer: Panel, parts: Sequence[Part]) -> str:
     """Return the text of a page; Plotly is in it where a figure needs it."""
-    parts, script = list(parts), ""
-    if not all(isinstance(what, str) for _, _, what in parts):
+    plotly, folder = "", files("sim.report")
+    if any(not isinstance(what, str) for part in parts for what in part.contents):
         check_plotly()
         from plotly.offline import get_plotlyjs
 
-        script = get_plotlyjs()
-    sections = "".join(_section(number, *part) for number, part in enumerate(parts))
-    style = files("sim.report").joinpath("style.css").read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
-<title>{escape(title)}</title><style>{style}</style><script>{script}</script></head>
-<body><main><h1>{escape(title)}</h1>
-<section id="answer">{html(answer)}</section>
-{sections}
-<section>{html(Panel("Where this is from", source))}</section>
-</main></body></html>
-"""
+        plotly = get_plotlyjs()
+    texts = {
+        name: folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.html", "page.js", "style.css")
+    }
+    words = (f'<p class="headline">{escape(line)}</p>' for line in headline.words if line)
+    return Template(texts["page.html"]).substitute(
+        title=escape(title), style=texts["style.css"], plotly=plotly, script=texts["page.js"],
+        number=f"{escape(headline.number)} <small>{escape(headline.unit)}</small>",
+        headline="".join(words) + html(*headline.commands), answer=html(answer._replace(title="")),
+        sections="".join(_section(number, part) for number, part in enumerate(parts)),
+    )  # fmt: skip
 
 
-def _section(number: int, head: str, note: str, what: Any) -> str:  # noqa: ANN401
-    """Return a figure, or HTML, below its heading."""
-    inner = what
-    if not isinstance(what, str):
+def _section(number: int, part: Part) -> str:
+    """Return figures, or HTML, below their heading."""
+    inner = ""
+    for what in part.contents:
+        if isinstance(what, str):
+            inner += what
+            continue
         from plotly.io import to_html
 
-        config = {"displaylogo": False, "responsive": True}
+        config = {"displayModeBar": False, "responsive": True}
         plot = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{number}", "config": config}
-        inner = to_html(what, **plot)
-    return f"<section><h2>{escape(head)}</h2><p>{escape(note)}</p>{inner}</section>\n"
+        inner += f'<div class="figure">{to_html(what, **plot)}</div>'
+    return f'<section><h2>{escape(part.head)}</h2><p class="note">{escape(part.note)}</p>{inner}</section>\n'
 
 
 def write_page(path: Path, page: Callable[[], str]) -> None:

@@ -99,8 +99,7 @@ def origin_lines(result: Result) -> Iterator[Line]:
     if result.source is None:
         yield "times", result.provenance
         return
-    scenario = result.source.scenario
-    runtimes = runs_in(scenario.task, case_of(result.source.strategy, scenario))
+    scenario, runtimes = result.source.scenario, runtimes_of(result)
     started = f"{', '.join(runtimes)}; start it by `sim launch` with the same flags"
     yield "runs in", started if runtimes else NO_RUNTIME_TODAY
     trust, device = trust_in(result), scenario.cluster.device.name
@@ -114,6 +113,13 @@ def origin_lines(result: Result) -> Iterator[Line]:
     measured = scenario.measured
     paced = PACED if measured is not None and measured.task == scenario.task else ""
     yield "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
+
+
+def runtimes_of(result: Result) -> tuple[str, ...]:
+    """Return the runtimes that start a result; none where its source is not known."""
+    if (source := result.source) is None:
+        return ()
+    return runs_in(result.task, case_of(source.strategy, source.scenario))
 
 
 def trust_in(result: Result) -> Trust | None:
@@ -140,14 +146,21 @@ def bar(*parts: float, marks: str = FULL + PART) -> str:
 def speed_words(result: Result) -> str:
     """Return the duration with its band, and the throughput."""
     between = f" ({words})" if (words := band(result)) else ""
+    took = f"{duration(result)} {per_words(result)}{between}"
     if result.task == "sample":
-        one, more = sample_words(result)
-        article = "an" if one == "image" else "a"
-        images = f"{article} {one}" if result.batch_size == 1 else f"for {result.batch_size} {more}"
-        return f"{duration(result)} {images}{between}, {result.gpu_s_per_sample:,.2f} GPU-seconds each"
+        return f"{took}, {result.gpu_s_per_sample:,.2f} GPU-seconds each"
     several = result.num_backbones > 1
     each = f", each counted once for each of {result.num_backbones} backbones" if several else ""
-    return f"{duration(result)} an iteration{between}, {throughput(result.samples_per_s)} samples/s{each}"
+    return f"{took}, {throughput(result.samples_per_s)} samples/s{each}"
+
+
+def per_words(result: Result) -> str:
+    """Return what a duration is of: an iteration, an image, or several."""
+    if result.task == "train":
+        return "an iteration"
+    one, more = sample_words(result)
+    article = "an" if one == "image" else "a"
+    return f"{article} {one}" if result.batch_size == 1 else f"for {result.batch_size} {more}"
 
 
 def memory_words(result: Result) -> str:

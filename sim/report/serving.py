@@ -12,7 +12,7 @@ import numpy as np
 from profiles.errors import counted, flag_of, flag_value
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import rounded, sample_words
-from sim.report.page import page_text, provenance, write_page
+from sim.report.page import FROM, Headline, Part, page_text, provenance, write_page
 from sim.report.results import command_of, origin_lines
 from sim.serving.answers import TOLD, Serving
 from sim.serving.fleet import Plan
@@ -259,7 +259,7 @@ def _table(
         first,
         Column("GPUs", [str(of.plan.gpus) for of in every], 2),
         Column("replicas", [of.plan.replicas for of in every], words=True),
-        *([Column("cluster", clusters, words=True)] if len(set(clusters)) > 1 else []),
+        *([Column("cluster", clusters, 1, words=True)] if len(set(clusters)) > 1 else []),
         Column("strategy", [of.plan.strategy for of in every], 6, words=True),
         Column("policy", rules, words=True, widest=22),
         Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
@@ -280,9 +280,18 @@ def write_serving_report(serving: Serving, path: Path, asked: str = "") -> None:
 def _serving_page(serving: Serving, asked: str) -> str:
     from sim.report.plots import serving as plots  # noqa: PLC0415  matplotlib takes long
 
-    result = serving.result
-    parts = [("Plans", "", html(*serving_blocks(serving)[1:]))]
-    parts += [(head, "", plots.as_html(draw(serving))) for head, draw in plots.pictures_of(serving)]
-    source = provenance(result.source.scenario) if result is not None and result.source is not None else []
-    source += [("again", asked)] if asked else []
-    return page_text(serving.title, verdict_of_serving(serving).panel, parts, source)
+    result, best, panel = serving.result, serving.best, verdict_of_serving(serving).panel
+    number, unit = f"{figures(best.percentile_s(99))} s", "in which 99 of 100 requests are served"
+    if serving.fewest_bound is not None:
+        number, unit = counted(best.plan.gpus, "GPU"), "are the fewest that hold the SLO"
+    told = ("best", "SLO", "latency", "use")
+    words = [of if label == "best" else f"{label}: {of}" for label, of in panel.lines if label in told]
+    blocks = serving_blocks(serving)[1:]
+    headline = Headline(number, unit, words, [block for block in blocks if isinstance(block, Command)])
+    parts = [Part("Plans", "", [html(*(block for block in blocks if not isinstance(block, Command)))])]
+    parts += [Part(head, "", [plots.as_html(draw(serving))]) for head, draw in plots.pictures_of(serving)]
+    source: list[Block] = (
+        [] if result is None or result.source is None else [provenance(result.source.scenario)]
+    )
+    source += [Command("this page", asked)] if asked else []
+    return page_text(serving.title, headline, panel, [*parts, Part(FROM, "", [html(*source)])])

@@ -111,12 +111,12 @@ class Verdict(Panelled):
 
     def _best_lines(self) -> Iterator[Line]:
         """Yield the best, with its time and memory."""
-        yield "best", self._named(self.best)
+        yield "best", self.named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         if self.chosen is not None:
             yield "chosen", _chosen_words(self.chosen)
         if self.research is not None:
-            took = f"{self._named(self.research)}: {self._took_words(self.research)}"
+            took = f"{self.named(self.research)}: {self._took_words(self.research)}"
             yield (
                 "research",
                 f"{took}, {self._than_best(self.research, self.research_ties)}; {NO_RUNTIME_TODAY}",
@@ -142,12 +142,11 @@ class Verdict(Panelled):
         yield from origin_lines(self.best)
         yield from (("note", words) for words in (self.fair, self.note) if words)
 
-    def _named(self, result: Result, parameters: str | None = None) -> str:
-        """A point by its strategy and parameters, with its GPUs where best and runner-up do not take all alike."""
+    def named(self, result: Result) -> str:
+        """Return a point by its strategy and parameters, with its GPUs where best and runner-up differ in them."""
         alike = self.copies == 1 and (self.runner_up is None or self.runner_up.num_gpus == self.best.num_gpus)
         where = "" if alike else f"on {counted(result.num_gpus, 'GPU')}"
-        words = how(result, self.tried) if parameters is None else parameters
-        return ", ".join(filter(None, (result.strategy, words, where)))
+        return ", ".join(filter(None, (result.strategy, how(result, self.tried), where)))
 
     def _ties_words(self) -> str:
         """Return the ties that are not named already, those together that recompute the same."""
@@ -185,13 +184,13 @@ class Verdict(Panelled):
         if ratio <= 1:
             return "the same: no other point is faster"
         took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
-        return f"{self._named(fastest)}: {ratio:.1f} x as fast, {took}"
+        return f"{self.named(fastest)}: {ratio:.1f} x as fast, {took}"
 
     def _roomy_words(self) -> str:
         """Return the best point that fits by the high estimate of reserved memory, too."""
         if (other := self.roomy) is None:
             return "none of the points simulated surely fits"
-        return f"{self._named(other)}: {self._took_words(other)}, {other.peak_memory_bytes / GIB:.1f} GiB"
+        return f"{self.named(other)}: {self._took_words(other)}, {other.peak_memory_bytes / GIB:.1f} GiB"
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
@@ -199,7 +198,7 @@ class Verdict(Panelled):
             return (
                 f"none: no other strategy of this sweep fits{' and runs today' * bool(self.runs_in)}{where}"
             )
-        took = f"{self._named(self.runner_up)}: {self._took_words(self.runner_up)}"
+        took = f"{self.named(self.runner_up)}: {self._took_words(self.runner_up)}"
         why = f" ({self.difference})" if self.difference else ""
         return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}"
 

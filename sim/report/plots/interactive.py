@@ -1,7 +1,7 @@
 """Plotly's figures, of the page of a report and of notebooks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,17 +12,18 @@ from profiles.units import GIB, MILLISECOND, FloatArray
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
+from sim.outcomes.tasks import TASKS
 from sim.replay.memory import IntArray
 from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
-from sim.report.descriptions import Tried, how, tried
+from sim.report.descriptions import LETTERS, Tried, how, tried
 from sim.report.frames import listed, rows
-from sim.report.numbers import banded, sample_words
+from sim.report.numbers import PER_SECOND, banded, sample_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import FADED, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.space import plot_scaling_info
 from sim.report.plots.sweep import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
-from strategies.plans.actions import PatchAction, StageAction
+from strategies.plans.actions import FrozenAction, PatchAction, StageAction
 from strategies.plans.traces import Trace
 
 NAMES: Final = (
@@ -36,6 +37,11 @@ LANE: Final = {"offset": 0.22, "width": 0.18}
 """Places of compute, and of collectives, around the number of a device."""
 MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
+CROWD: Final = 400
+"""Points of a sweep up to which their markers are large."""
+POINTS: Final = "points"
+"""Mark of the points whose bands are drawn while the mouse is on them."""
+HIDDEN: Final = "rgba(0, 0, 0, 0)"
 MOST_TIMES: Final = 1500
 """Times at which memory is drawn; of more, the fullest of each span."""
 ROLES: Final = {
@@ -65,7 +71,7 @@ def trace_figure(trace: Trace) -> go.Figure:
         )  # fmt: skip
     figure.update_layout(**_layout(height=360 + min(34, 620 // devices) * devices, barmode="overlay"))
     figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=-(-devices // 16), row=1, col=1)
-    figure.update_yaxes(title="memory in GiB", rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(title="memory in GiB", rangemode="tozero", automargin=True, row=2, col=1)
     figure.update_xaxes(range=[0.0, end_ms])
     figure.update_xaxes(title="time in ms", row=2, col=1)
     return figure
@@ -74,8 +80,9 @@ def trace_figure(trace: Trace) -> go.Figure:
 def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the look that all figures share."""
     return {
-        "template": "plotly_white", "font": {"color": INK}, "margin": {"l": 80, "r": 20, "t": 20, "b": 50},
-        "legend": {"orientation": "h", "y": -0.12, "yanchor": "top"}, **more,
+        "template": "plotly_white", "font": {"color": INK}, "margin": {"l": 10, "r": 10, "t": 10, "b": 40},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
+        "yaxis": {"automargin": True}, **more,
     }  # fmt: skip
 
 
@@ -103,15 +110,20 @@ def _timeline_bars(trace: Trace) -> list[Any]:
 def _bars(trace: Trace, name: str, colour: str, boxes: Sequence[Box], **more: Any) -> Any:  # noqa: ANN401
     """Return bars of Plotly; those that are wide have a white edge."""
     widths = [0.5 * (end - start > NARROW * trace.end_s) for _, start, end, _ in boxes]
+    texts = [
+        f"GPU {device}, {': '.join(filter(None, (name, words)))}<br>"
+        f"from {start / MILLISECOND:,.2f} ms, takes {(end - start) / MILLISECOND:,.3f} ms"
+        for device, start, end, words in boxes
+    ]
     return go.Bar(
         name=name,
         orientation="h",
         base=[start / MILLISECOND for _, start, _, _ in boxes],
         x=[(end - start) / MILLISECOND for _, start, end, _ in boxes],
         y=[device for device, *_ in boxes],
-        hovertext=[words for *_, words in boxes],
+        hovertext=texts,
+        hoverinfo="text",
         marker={"color": colour, "line": {"color": "white", "width": widths}},
-        hovertemplate="%{hovertext}<br>%{base:,.2f} ms, takes %{x:,.3f} ms<extra>GPU %{y}</extra>",
         **more,
     )
 
@@ -123,6 +135,8 @@ def _words(bar: Bar) -> str:
         return f"patch {action.patch}, step {action.step}"
     if isinstance(action, StageAction) and action.micro_batch >= 0:
         return f"stage {action.stage}, micro-batch {action.micro_batch}"
+    if isinstance(action, FrozenAction):
+        return f"layer {action.layer}, {action.samples:g} samples"
     return str(action)
 
 
@@ -140,7 +154,7 @@ def _memory_areas(trace: Trace) -> list[Any]:
         go.Scatter(
             name=kind, mode="lines", stackgroup="memory", line={"shape": "hv", "width": 0.5},
             x=times_s[kept] / MILLISECOND, y=kinds[kind][kept] / GIB,
-            hovertemplate=f"GPU {fullest}, %{{y:.2f}} GiB",
+            hovertemplate=f"GPU {fullest}, {kind}: %{{y:.2f}} GiB<extra></extra>",
         )
         for kind in steady
     ]  # fmt: skip
@@ -156,13 +170,18 @@ def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
     return np.unique(np.concatenate([[0], order[first], [len(times_s) - 1]]))
 
 
-def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
-    """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
+def points_of(sweeps: Sequence[Sweep]) -> tuple[list[Point], list[dict[str, Any]]]:
+    """Return the simulated points of sweeps and their rows, each once: of samplers, more GPUs include fewer."""
     pairs = (pair for sweep in sweeps for pair in zip(listed(sweep), rows(sweep), strict=True))
     once = {of.identity or id(of): (of, row) for of, row in pairs if of.result is not None}
-    points = [of for of, _ in once.values()]  # of samplers, sweeps on more GPUs look at those on fewer again
-    info, values = plot_sweep_info(row for _, row in once.values()), tried(points)
-    figure = go.Figure(layout=_layout(height=520))
+    return [of for of, _ in once.values()], [row for _, row in once.values()]
+
+
+def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
+    """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
+    points, of_points = points_of(sweeps)
+    info, values = plot_sweep_info(of_points), tried(points)
+    figure = go.Figure(layout=_layout(height=560, hovermode="closest"))
     places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
     for name in info.strategies:
         numbers = [number for number, point in enumerate(points) if point.name == name]
@@ -175,36 +194,79 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     )  # fmt: skip
     if best in points:
         x, y = places[points.index(best)]
-        ring = {"size": 19, "symbol": "circle-open", "color": BEST_COLOUR, "line": {"width": 2.5}}
+        ring = {"size": 24, "symbol": "circle-open", "color": BEST_COLOUR, "line": {"width": 3}}
         figure.add_scatter(name=RECOMMENDED, x=[x], y=[y], mode="markers", marker=ring, hoverinfo="skip")
     limit = sweeps[0].scenario.cluster.device.memory_bytes
     if limit is not None and max(x for x, _ in places) > NEAR * limit / GIB:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
-    figure.update_xaxes(title=info.memory_label)
+    figure.update_xaxes(title="peak memory of a GPU in GiB")
     figure.update_yaxes(title=info.label, **({"type": "log", "dtick": "D2"} if info.by_latency else {}))
     return figure
 
 
 def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, Any]:
-    """The points of a strategy, the larger the more GPUs, pale where seams show; the first and the front have bands."""
+    """The points of a strategy with their bands, the larger the more GPUs, pale where seams show."""
     points = [info.points[number] for number in numbers]
     seams = not all(point.recommended for point in points)
-    bands = [point.band if point is points[0] or point in info.front else None for point in points]
-    heights = [info.height(point) for point in points]
     colour, marker = strategy_look(name)
+    least = 11 if len(info.points) <= CROWD else 7
     return {
         "name": label_of(name, seams=seams), "mode": "markers", "opacity": FADED if seams else 1.0,
-        "x": [point.peak_memory_bytes / GIB for point in points], "y": heights,
+        "x": [point.peak_memory_bytes / GIB for point in points], "y": [info.height(point) for point in points],
         "marker": {
             "color": colour, "symbol": SYMBOLS[marker], "line": {"color": INK, "width": 0.6},
-            "size": [6 + 3 * np.log2(point.num_gpus or 2) for point in points],
+            "size": [least + 2.5 * np.log2(point.num_gpus or 1) for point in points],
         },
-        "error_y": {
-            "type": "data", "symmetric": False, "thickness": 1, "width": 0,
-            "array": [band and band[1] - y for band, y in zip(bands, heights, strict=True)],
-            "arrayminus": [band and y - band[0] for band, y in zip(bands, heights, strict=True)],
-        },
+        "customdata": [point.band for point in points], "meta": POINTS,
     }  # fmt: skip
+
+
+def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
+    """Return all points over parallel axes, coloured by strategy: degrees, time, memory and idle time."""
+    points, of_points = points_of(sweeps)
+    names = list(dict.fromkeys(point.name for point in points))
+    places = [names.index(point.name) for point in points]
+    results = [point.result for point in points if point.result is not None]
+    task = TASKS[sweeps[0].scenario.task]
+    per_s = PER_SECOND[task.unit]
+    axes = [_axis("strategy", places, dict(enumerate(names)))]
+    axes += [_axis(*of, power=True) for of in _degrees(of_points)]
+    axes += [
+        _axis(f"{task.timed} in {task.unit}", [result.expected.duration_s * per_s for result in results]),
+        _axis("memory in GiB", [result.peak_memory_bytes / GIB for result in results]),
+        _axis("bubble in %", [100 * result.bubble_ratio for result in results]),
+    ]
+    share = 1 / len(names)
+    scale = [(at * share, strategy_look(name)[0]) for i, name in enumerate(names) for at in (i, i + 1)]
+    line = {"color": [at + 0.5 for at in places], "colorscale": scale, "cmin": 0, "cmax": len(names)}
+    lines = go.Parcoords(
+        dimensions=axes, line=line, labelangle=-25, labelside="bottom", rangefont={"color": HIDDEN}
+    )
+    return go.Figure(lines, _layout(height=520, margin={"l": 90, "r": 30, "t": 30, "b": 70}))
+
+
+def _degrees(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the names and values of counts that differ among rows; a strategy without a degree has 1."""
+    keys = dict.fromkeys(key for row in rows for key in row["parameters"])
+    columns = {"GPUs": [row["num_gpus"] for row in rows]}
+    for key in keys:
+        if key.endswith("_degree") or key in LETTERS:
+            name = key.removesuffix("_degree").removesuffix("_size").replace("_", "-")
+            columns[name] = [row["parameters"].get(key) or 1 for row in rows]
+    yield from ((name, of) for name, of in columns.items() if len(set(of)) > 1)
+
+
+def _axis(
+    name: str, values: Sequence[float], words: Mapping[int, str] | None = None, *, power: bool = False
+) -> dict[str, Any]:
+    """Return one of parallel axes: with words at its places, or for powers of two."""
+    if power:
+        ticks = sorted(set(values))
+        return {
+            "label": name, "values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": list(map(str, ticks)),
+        }  # fmt: skip
+    ticks_of = {} if words is None else {"tickvals": list(words), "ticktext": list(words.values())}
+    return {"label": name, "values": values, **ticks_of}
 
 
 def _point_words(point: Point, values: Tried) -> str:

@@ -20,6 +20,8 @@ __all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates")
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
 """Of plans and requests, in turn."""
+PAGE_INCHES: Final = 6.5
+"""Width of a picture on a page, where letters can be read on a phone, too."""
 WINDOW: Final = 12
 """Mean latencies that a picture of the fleet shows."""
 
@@ -77,10 +79,13 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     points = [(_plan(of), of.cost, of.percentile_s(99)) for of in plot_costs_info(serving)]
     figure, axes = charts.chart(9.0, 5.0, ax)
     names = list(dict.fromkeys(name for name, *_ in points))
-    for number, name in enumerate(names[: len(MARKERS)]):
+    for number, name in enumerate(names):
         spots = [spot for of, *spot in points if of == name]
-        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number], **charts.EDGE}
-        axes.plot(*zip(*spots, strict=True), linestyle="", label=name, **look)
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        label = name if number < len(MARKERS) else None  # a legend of all would hide the picture
+        axes.plot(
+            *zip(*spots, strict=True), linestyle="", color=colour, marker=marker, label=label, **charts.EDGE
+        )
     front: list[tuple[float, float]] = []
     for _, cost, p99_s in sorted(points, key=lambda point: point[1:]):
         if not front or p99_s < front[-1][1]:
@@ -142,6 +147,8 @@ def pictures_of(serving: Serving) -> Sequence[tuple[str, Callable[[Serving], Fig
 
 def as_html(figure: Figure) -> str:
     """Return a figure as an image in HTML, which needs no other file."""
-    buffer = BytesIO()
+    buffer, (width, height) = BytesIO(), figure.get_size_inches()
+    figure.set_size_inches(PAGE_INCHES, height * PAGE_INCHES / width)
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return f'<img style="max-width: 100%" src="data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}">'
+    source = f"data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}"
+    return f'<div class="figure"><img style="max-width: 100%" src="{source}"></div>'
