@@ -2,8 +2,7 @@
 
 import pytest
 
-from validate.__main__ import main
-from validate.published import pulse, report
+from validate.published import pulse
 from validate.published.figure import plot_published, plot_published_info
 from validate.published.ledger import Ledger, all_training
 from validate.published.records import Standing
@@ -38,25 +37,3 @@ def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
     names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
     assert names[0].startswith("xDiT, the paper's charts (")
     assert len(plot_published(trained).axes) == 1
-
-
-# The page.
-
-
-def test_the_report_is_one_file_that_holds_every_kind_of_table(tmp_path, monkeypatch):
-    """What takes time is cut short."""
-    few = runs(lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha")
-    monkeypatch.setattr(report, "EXPERIMENTS", (pulse.volumes,))
-    monkeypatch.setattr(report, "all_runs", lambda: few)
-    assert main(["report", "--output", str(tmp_path / "report.md")]) == 0
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    for title in (
-        "Closed forms: ",
-        "gpipe: seconds: ",
-        "Not independent: ",
-        "By source: ",
-        "Every published number: ",
-    ):
-        assert f"\n### {title}" in text
-    assert "| torch |" in text and "http" not in text
-    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]

@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a case each
+def _call(name: str, options: argparse.Namespace) -> object:
     """Carry out a command; imports are made now, since torch and matplotlib take seconds."""
     run: Any
     match name:
@@ -51,8 +51,6 @@ def _call(name: str, options: argparse.Namespace) -> object:  # noqa: PLR0912  a
             run = report.run_published if name == "published" else papers.run_paper
         case "clusters":
             from validate.published.clusters import run_clusters as run
-        case "report":
-            from validate.report import run_report as run
         case "gpu":
             from validate.steps.programme import run_gpu as run
         case "run":

@@ -58,14 +58,7 @@ class Tables(NamedTuple):
 
 
 def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[Read]) -> Component:
-    """A component from its table of ``model.toml`` and its rows of the other files.
-
-    Args:
-        head: its table.
-        tables: rows of the other files.
-        skips: its skips, in any order.
-        reads: which of its layers read what, in any order.
-    """
+    """A component from its table of ``model.toml`` and its rows of the other files."""
     name = head.text("name")
     rows = tables.layers[name]
     if not rows:

@@ -302,11 +302,6 @@ def divided_parameters(component: Component, layer: int, *, convolutions: bool =
     """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
 
     Where nobody counted its kernels: all parameters of a layer that has sums.
-
-    Args:
-        component: the backbone.
-        layer: one of its layers.
-        convolutions: whether it divides those, too.
     """
     of = component.layers[layer]
     whole = of.parameters - of.adapters

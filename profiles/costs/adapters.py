@@ -25,10 +25,6 @@ def with_adapters(model: Model, rank: int) -> Model:
     """A model whose backbones are frozen beside adapters of a rank; one that has them already stays as it is.
 
     Measured times are dropped, as they are of training all weights.
-
-    Args:
-        model: the model.
-        rank: of the adapters; 0: none.
     """
     there = {_rank(component) for component in model.components if component.adapters}
     if there - {rank}:

@@ -113,12 +113,7 @@ class Experiment(NamedTuple):
 
     @classmethod
     def read(cls, path: str, before: frozenset[str]) -> "Experiment":
-        """Return the experiment of a file, but for the flags that are given beside it.
-
-        Args:
-            path: of the file.
-            before: flags of the command line, which go before.
-        """
+        """Return the experiment of a file, but for the flags that are given beside it."""
         words: dict[str, str] = {}
         for name, value in load_experiment(path).items():
             flag = flag_of(name)

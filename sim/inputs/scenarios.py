@@ -162,12 +162,7 @@ def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
 
 
 def check_known(request: Request, arguments: Sequence[str]) -> None:
-    """Refuse names of neither options nor parameters.
-
-    Args:
-        request: with its options.
-        arguments: names beside options and parameters.
-    """
+    """Refuse names of neither options nor parameters."""
     task = find_task(request)
     every = fields_of(every_strategy().values())
     parameters = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]

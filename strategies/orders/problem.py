@@ -219,13 +219,7 @@ def follow(
     rows: Sequence[Sequence[StageAction]],
     begins_s: Sequence[float],
 ) -> list[list[tuple[StageAction, float, float]]]:
-    """Return each device's passes with their starts and ends, as far as they get.
-
-    Args:
-        chains: the passes that the micro-batches of each take one after the other, and their numbers.
-        rows: what each device runs, in order.
-        begins_s: when each device may begin.
-    """
+    """Return each device's passes with their starts and ends, as far as they get."""
     known: dict[StageAction, Step] = {}
     filled_s: list[float] = []
     for passes, numbers in chains:

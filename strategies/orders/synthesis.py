@@ -134,11 +134,7 @@ def _grids(problem: Problem) -> Iterator[tuple[float, bool]]:
 
 
 def common_unit_s(times_s: Iterable[float]) -> float | None:
-    """The longest time of which all are multiples; None where it would be very short.
-
-    Args:
-        times_s: Times in seconds, not all 0.
-    """
+    """The longest time of which all are multiples; None where it would be very short."""
     times_s = [time_s for time_s in times_s if time_s > 0]
     shortest_s = min(times_s)
     ratios = [Fraction(time_s / shortest_s).limit_denominator(EXACT_SLOTS) for time_s in times_s]

@@ -302,12 +302,7 @@ def paced_stages(scenario: SamplingScenario, degree: int, patches: int) -> tuple
 
 
 def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
-    """Return the layers of each stage such that the longest stage is as short as can be, and no stage is empty.
-
-    Args:
-        seconds: of each layer; at least as many as stages.
-        degree: stages.
-    """
+    """Return the layers of each stage such that the longest stage is as short as can be, and no stage is empty."""
     assert degree <= len(seconds), f"{degree} stages of {len(seconds)} layers"
     sums = [0.0, *accumulate(seconds)]
 

@@ -1,6 +1,5 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ ONE_DRAW, OWN_DRAWS = "iteration", "rank"
 DRAWS: Final = ("runtime", ONE_DRAW, OWN_DRAWS)
 """Who draws self-conditioning: whoever does in a strategy's runtimes, all ranks at once, or each group by itself."""
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
-SEGMENTS: Final = re.compile(r"block:(\d{1,6})", re.ASCII)
 AUTO: Final = "auto"
 """No checkpointing, and where a point lacks memory the fastest of ``RELIEF`` that fits."""
 RELIEF: Final = ("block", "selective")
@@ -45,8 +43,6 @@ FRAMES_HELP: Final = "of a video, such as 81 (default: the model's reference)"
 TEXT_HELP: Final = "tokens of the prompt, beside those of the image (default: the model's)"
 ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
-LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
-LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
 """Largest rank: beyond it, the products would not be thin beside any linear of today."""
 
@@ -68,14 +64,13 @@ def _precision() -> Any:  # noqa: ANN401  as of ``option``
     )
 
 
-def _swapped(offload: str, task: str, others: str) -> int:
-    """Blocks whose weights lie in the host's memory."""
-    if is_one_of(offload, "none"):
-        return 0
-    match = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
-    if match is None or not int(match[1]):
-        raise wrong("offload", f"is {shown(offload)}, must be {others} or layers:N in {task}, N from 1")
-    return int(match[1])
+def _number_of(option: str, value: str, word: str, rule: str, *, least: int = 1, most: int = 10**6) -> int:
+    """Return the N of an option that is ``word:N``, or refuse it by its rule."""
+    kind, _, digits = value.partition(":") if isinstance(value, str) else ("", "", "")
+    whole = kind == word and digits.isascii() and digits.isdecimal() and len(digits) <= 6
+    if not whole or not least <= int(digits) <= most:
+        raise wrong(option, f"is {shown(value)}, must be {rule}")
+    return int(digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,29 +204,24 @@ class TrainingWorkload:
         """Blocks that run again together; 0 where it is not by blocks."""
         if is_one_of(self.checkpointing, *CHECKPOINTINGS):
             return int(self.checkpointing in RELIEF)
-        match = SEGMENTS.fullmatch(self.checkpointing) if isinstance(self.checkpointing, str) else None
-        if match is None or int(match[1]) < 2:
-            rule = f"must be one of {', '.join(CHECKPOINTINGS)}, or block:N, N from 2"
-            raise wrong("checkpointing", f"is {shown(self.checkpointing)}, {rule}")
-        return int(match[1])
+        rule = f"one of {', '.join(CHECKPOINTINGS)}, or block:N, N from 2"
+        return _number_of("checkpointing", self.checkpointing, "block", rule, least=2)
 
     @property
     def swapped(self) -> int:
         """Blocks of a backbone whose weights lie in the host's memory."""
-        weights_stay = is_one_of(self.offload, "optimizer")
-        return 0 if weights_stay else _swapped(self.offload, "training", "none, optimizer")
+        if is_one_of(self.offload, "none", "optimizer"):
+            return 0
+        rule = "none, optimizer or layers:N in training, N from 1"
+        return _number_of("offload", self.offload, "layers", rule)
 
     @property
     def rank(self) -> int:
         """Rank of the adapters; 0 where all weights are trained."""
         if is_one_of(self.trainable, ALL_WEIGHTS):
             return 0
-        match = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
-        rank = int(match[1]) if match else 0
-        if not 1 <= rank <= MAX_RANK:
-            rule = f"must be {ALL_WEIGHTS} or lora:RANK, RANK from 1 to {MAX_RANK}"
-            raise wrong("trainable", f"is {shown(self.trainable)}, {rule}")
-        return rank
+        rule = f"{ALL_WEIGHTS} or lora:RANK, RANK from 1 to {MAX_RANK}"
+        return _number_of("trainable", self.trainable, "lora", rule, most=MAX_RANK)
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -363,7 +353,9 @@ class SamplingWorkload:
     @property
     def swapped(self) -> int:
         """Blocks of the backbone whose weights lie in the host's memory."""
-        return _swapped(self.offload, "sampling", "none")
+        if is_one_of(self.offload, "none"):
+            return 0
+        return _number_of("offload", self.offload, "layers", "none or layers:N in sampling, N from 1")
 
     @property
     def computed_steps(self) -> int:

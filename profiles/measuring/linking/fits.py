@@ -93,7 +93,7 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
     where = "inside a node" if num_nodes == 1 else "between nodes"
     single = _messages(samples, num_nodes)
     if single:
-        law = law_of(single)
+        law = fit_law(np.array([sample.size_bytes for sample in single]), seconds_of(single))
     else:
         law = _fastest(samples, num_nodes, where)
         estimate = "an estimate, the bandwidth and fixed time of the fastest collective"
@@ -145,8 +145,3 @@ def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
     pairs = [sample for sample in samples if sample.group == Group(2, num_nodes)]
     chosen = [sample for sample in pairs if sample.operation == PING_PONG]
     return chosen or [sample for sample in pairs if sample.operation == "send_recv"]
-
-
-def law_of(samples: Sequence[Sample]) -> Law:
-    """Law of messages by their bytes."""
-    return fit_law(np.array([sample.size_bytes for sample in samples]), seconds_of(samples))

@@ -16,8 +16,8 @@ from profiles.machines.clusters import Cluster, Link, read_cluster
 from profiles.machines.devices import load_device
 from profiles.measuring.fitting.collective_laws import law_values
 from profiles.measuring.launching import check_least, launch, launched_place
-from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, fit_links, law_of
-from profiles.measuring.linking.samples import Measurement, by_curve, by_pair, read_logs
+from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, fit_links
+from profiles.measuring.linking.samples import Measurement, by_curve, read_logs
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import Exact, toml_text
 from profiles.outputs import check_writable, whole_file
@@ -27,15 +27,11 @@ CURVE_COLUMNS: Final = (
     *("operation", "ranks", "nodes", "least us"),
     *("bus GB/s at most", "median error", "worst", "at bytes"),
 )
-PAIR_COLUMNS: Final = ("ranks", "nodes", "fixed us", "GB/s", "median error of the file")
 
 
 def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]) -> None:
     """Print one row for each operation and group, then the links and the notes."""
-    tables = [_curve_table(measurement, cluster)]
-    if by_pair(measurement.samples):
-        tables.append(pair_table(measurement, cluster))
-    show(120, *tables, judged_line(measurement, cluster), *notes)
+    show(120, _curve_table(measurement, cluster), judged_line(measurement, cluster), *notes)
 
 
 def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
@@ -50,18 +46,6 @@ def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
         cells.append(f"{samples[worst].size_bytes:.0f}")
         rows.append([operation, f"{group.size}", f"{group.num_nodes}", *cells])
     return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
-
-
-def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
-    """One row for each pair of neighbours: its own fixed time and bandwidth, and the file's error."""
-    judges = by_pair(measurement.judges())
-    rows = []
-    for pair, samples in by_pair(measurement.samples).items():
-        law, errors = law_of(samples), errors_of(cluster, judges.get(pair, samples))
-        rate = f"{1 / law.s_per_unit / GB:.4g}" if law.s_per_unit > 0 else "does not grow"
-        cells = [f"{law.fixed_s / MICROSECOND:.4g}", rate, f"{100 * errors.median:.1f} %"]
-        rows.append(["-".join(map(str, pair)), f"{samples[0].group.num_nodes}", *cells])
-    return table("messages between neighbours", PAIR_COLUMNS, rows, left=("ranks",))
 
 
 def judged_line(measurement: Measurement, cluster: Cluster) -> str:

@@ -49,7 +49,6 @@ class Sample:
     group: Group
     size_bytes: float
     seconds: float
-    pair: tuple[int, ...] = ()
 
     @property
     def curve(self) -> CurveKey:
@@ -87,11 +86,6 @@ class Measurement:
 def by_curve(samples: Iterable[Sample]) -> dict[CurveKey, list[Sample]]:
     """Samples by operation and members."""
     return grouped(samples, lambda sample: sample.curve)
-
-
-def by_pair(samples: Iterable[Sample]) -> dict[tuple[int, ...], list[Sample]]:
-    """Ping-pong samples of each pair."""
-    return grouped((s for s in samples if s.operation == PING_PONG and s.pair), lambda sample: sample.pair)
 
 
 def seconds_of(samples: Iterable[Sample]) -> FloatArray:

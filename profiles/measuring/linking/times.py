@@ -274,8 +274,8 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
 
 def _sample(operation: str, members: Members, elements: int, seconds: float) -> Sample:
     """Sample of one call; of a round trip only one way counts."""
-    one_way, pair = (0.5, members.ranks) if operation == PING_PONG else (1.0, ())
-    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, pair)
+    one_way = 0.5 if operation == PING_PONG else 1.0
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds)
 
 
 def mean_s(call: Call, repeats: int) -> float:

@@ -1,11 +1,15 @@
 """The environment of a measurement, for the header beside the times."""
 
+import os
+import platform
 import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import torch
 
-from profiles.measuring.machine import cpuinfo, facts
 from profiles.units import GIB
 
 CLOCK_FIELDS: Final = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
@@ -16,9 +20,17 @@ Value = str | int | float
 
 def environment(device: torch.device) -> dict[str, Value]:
     """Machine, software and GPU of a measurement on a device."""
-    machine = facts("torch", "diffusers", "transformers") | {"threads": torch.get_num_threads()}
+    machine: dict[str, Value] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{package: version(package) for package in ("torch", "diffusers", "transformers")},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": next(iter(_cpuinfo("model name")), platform.machine()),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+    }
     if device.type == "cpu":
-        return {**machine}
+        return machine
     properties = torch.cuda.get_device_properties(device)
     return {
         **machine,
@@ -36,7 +48,7 @@ def clocks(device: torch.device) -> str:
     if device.type == "cuda":
         cells = _nvidia_smi(device, *CLOCK_FIELDS)
         return ", ".join(map(" ".join, zip(CLOCK_FIELDS, cells, strict=False))) or NOT_READ
-    megahertz = [float(cell) for cell in cpuinfo("cpu MHz")]
+    megahertz = [float(cell) for cell in _cpuinfo("cpu MHz")]
     return f"cores at {min(megahertz):.0f} to {max(megahertz):.0f} MHz" if megahertz else NOT_READ
 
 
@@ -46,6 +58,15 @@ def device_name(device: torch.device) -> str:
         return "cpu"
     name = torch.cuda.get_device_name(device).lower()
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
+
+
+def _cpuinfo(key: str) -> list[str]:
+    """Values of one field of every core; empty where the kernel does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(key)]
 
 
 def _nvidia_smi(device: torch.device, *fields: str) -> list[str]:
