@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of
 from profiles.costs.calibration import MeasuredRun
-from profiles.errors import InputError, shown
+from profiles.errors import InputError, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.explore.balance import Trained, find_balance, read_shapes
@@ -46,9 +46,10 @@ from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.outcomes.tasks import SAMPLING
-from sim.report.views import Balance, Result, Scaling, Serving, Sweep, with_views
+from sim.report.views import Balance, Clusters, Result, Scaling, Serving, Sweep, with_views
 from sim.serving.answers import answer
 from sim.serving.ask import ask
+from sim.serving.inputs import prices_of
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 from sim.serving.service import Asked
@@ -67,7 +68,17 @@ if TYPE_CHECKING:
 Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
 """Strategies that a sweep looks at: names, with commas or as a list, or classes."""
 
-SWEEPING: Final = ("task", "objective", "top", "exhaustive", "workers", "executor", "store", "report")
+SWEEPING: Final = (
+    "task",
+    "objective",
+    "top",
+    "exhaustive",
+    "workers",
+    "executor",
+    "store",
+    "report",
+    "price",
+)
 """Arguments that ``sweep`` has besides."""
 
 
@@ -220,6 +231,10 @@ def sweep(
 
 
 @overload
+def sweep(model: Any, cluster: list[Any] | tuple[Any, ...], gpus: Any = None, **options: Any) -> Clusters: ...  # noqa: ANN401
+
+
+@overload
 def sweep(model: Any, cluster: Any = None, *, gpus: Iterable[int], **options: Any) -> Scaling: ...  # noqa: ANN401
 
 
@@ -229,7 +244,7 @@ def sweep(model: Any, cluster: Any, gpus: Iterable[int], **options: Any) -> Scal
 
 def sweep(
     model: str | Model | AnyScenario,
-    cluster: str | Cluster | None = None,
+    cluster: Any = None,
     gpus: Any = None,
     *,
     strategy: Contenders | None = None,
@@ -245,13 +260,15 @@ def sweep(
     executor: Executor | None = None,
     store: str | PathLike[str] | None = None,
     report: Report = lambda stage, done, total: None,
+    price: float | str | None = None,
     **options: Any,
-) -> Sweep | Scaling:
+) -> Sweep | Scaling | Clusters:
     """Find the best strategies for a scenario: the best of each, and the best of all, are exact.
 
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
-        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
+        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``. Of several, such as
+            ``["l20-pcie-8", "h100-nvlink-8"]``, ``Clusters`` know the fastest and, with ``price``, the cheapest.
         gpus: GPUs in all; by default one node. Of several, such as ``[8, 16, 32]``, a ``Scaling`` knows the knee.
         strategy: names or classes of strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
@@ -268,24 +285,51 @@ def sweep(
         executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
         store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: called with the stage, the points that are done and the points in all.
+        price: of several clusters, dollars of a GPU-hour, or a TOML file with lines such as ``l20-pcie-8 = 0.9``.
         options: of the scenario, and parameters to hold fixed.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or no strategy takes what is held fixed.
     """
     start = partial(
-        start_sweep, model, cluster, strategy=strategy, task=task, objective=objective, stack=stack,
+        start_sweep, model, strategy=strategy, task=task, objective=objective, stack=stack,
         measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive, **options,
     )  # fmt: skip
     if isinstance(gpus, str):
         gpus = gpus_in(gpus)
     several = isinstance(gpus, list | tuple | range)
-    sweeps = each_count(start, counts(gpus)) if several else [start(gpus=gpus)]
-    for started in sweeps:
-        with open_store(store, started) as answers:
-            run_sweep(started, report, workers, executor, answers)
-    views = tuple(map(with_views, sweeps))
-    return Scaling(views) if several else views[0]
+    started = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
+    for one in started:
+        with open_store(store, one) as answers:
+            run_sweep(one, report, workers, executor, answers)
+        with_views(one)
+    first = started.scalings[0]
+    return started if len(started.scalings) > 1 else first if several else first.sweeps[0]
+
+
+def start_clusters(
+    start: Callable[..., Sweep],
+    cluster: Any,  # noqa: ANN401
+    gpus: Sequence[Any],
+    price: float | str | None,
+) -> Clusters:
+    """Return the sweeps of a question for each cluster, and for each number of GPUs, none of them run yet.
+
+    Args:
+        start: what gives a sweep of ``cluster`` and ``gpus``.
+        cluster: a cluster, or several: names with commas, or a list.
+        gpus: numbers of GPUs.
+        price: dollars of a GPU-hour, or a TOML file of those by cluster.
+    """
+    several = cluster.split(",") if isinstance(cluster, str) else cluster
+    several = list(several) if isinstance(several, list | tuple) else [several]
+    scalings = tuple(Scaling(tuple(each_count(start, gpus, cluster=one))) for one in several)
+    names = [scaling.sweeps[0].scenario.cluster_name for scaling in scalings]
+    if len(set(names)) < len(names):
+        raise wrong("cluster", f"is {','.join(names)}, must name each once")
+    if price is not None and len(names) == 1:
+        raise wrong("price", "is given, but `cluster` names one, must name several")
+    return Clusters(scalings, prices_of(price, names))
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:

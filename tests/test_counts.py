@@ -3,8 +3,10 @@
 import pytest
 
 import sim
+from profiles.errors import InputError
 from profiles.software.reserved import reserved_bytes
 from profiles.units import GIB
+from sim.cli.main import main
 from sim.explore.counts import gpus_in
 from sim.explore.scaling import Scaling, Step, knee_of
 from sim.outcomes.results import OUT_OF_MEMORY
@@ -80,3 +82,35 @@ def test_by_cost_gpus_that_a_copy_leaves_draw_other_images(costs):
         1,
     ]  # one batch was asked, and the other GPU waits
     assert by_latency.steps[1].efficiency == pytest.approx(0.5)
+
+
+CLUSTERS = "l20-pcie-8,h100-nvlink-8,t4-pcie-8"
+
+
+def test_of_several_clusters_each_has_the_best_of_its_own_sweep_and_prices_name_the_cheapest(
+    tmp_path, capsys
+):
+    asked = {"steps": 28, "strategy": "ulysses,tensor", "gpus": 8, "workers": 1}
+    prices = tmp_path / "prices.toml"
+    prices.write_text("l20-pcie-8 = 0.36\nh100-nvlink-8 = 36\nt4-pcie-8 = 1\n")
+    found = sim.sweep("flux-dev", CLUSTERS.split(","), price=str(prices), **asked)
+    alone = [sim.sweep("flux-dev", name, **asked).best for name in ("h100-nvlink-8", "l20-pcie-8")]
+    assert [knee.result for knee, _ in found.ranked()] == alone
+    dollars = [
+        price * best.num_gpus * best.expected.duration_s / 3.6
+        for price, best in zip((36, 0.36), alone, strict=True)
+    ]
+    assert [found.dollars_per_1000(knee) for knee, _ in found.ranked()] == pytest.approx(dollars)
+    assert set(found.frame()["cluster"]) == set(CLUSTERS.split(","))
+    flags = f"--model flux-dev --steps 28 --strategy ulysses,tensor --gpus 8 --cluster {CLUSTERS} --price {prices}"
+    assert main(["sweep", *flags.split()]) == 0
+    said = capsys.readouterr().out
+    assert "h100-nvlink-8 fastest " in said and "l20-pcie-8 cheapest " in said
+    assert "not on t4-pcie-8: out of memory" in said and "on l20-pcie-8: sim launch --model flux-dev" in said
+
+
+def test_a_cluster_is_named_once_and_prices_compare_several():
+    with pytest.raises(InputError, match="cluster is l20-pcie-8,l20-pcie-8, must name each once"):
+        sim.sweep("sd21", "l20-pcie-8,l20-pcie-8")
+    with pytest.raises(InputError, match="price is given, but cluster names one, must name several"):
+        sim.sweep("sd21", "l20-pcie-8", price=2)

@@ -101,7 +101,9 @@ def add_question(
     add(
         "--model", required=bool(measured), help="a model's name, a model folder, or a backbone's config.json"
     )
-    where = f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})"
+    where = (
+        f"a cluster's name, or a cluster file{'; several with commas' * sweeps} (default: {DEFAULT_CLUSTER})"
+    )
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
     stacks = {"train": f"{DEFAULT_STACK} in training", "sample": f"{SERVED} in sampling"}
     usual = " or ".join(stacks[task] for task in tasks)

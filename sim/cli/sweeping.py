@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -17,7 +18,6 @@ from sim.cli.commands import add_pictures, check_files, print_experiment, write_
 from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, given_parameters, named
 from sim.explore.counts import gpus_in
-from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Report
 from sim.explore.workers import on_cluster
@@ -27,7 +27,7 @@ from sim.outcomes.tasks import TASKS
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
 from sim.report.numbers import milliseconds
-from sim.report.views import Scaling, Sweep
+from sim.report.views import Clusters, Scaling, Sweep
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -62,6 +62,8 @@ def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add("--store", type=file_flag, metavar="FILE", help=words)
     every = "simulate every point that may fit, not only what may be best"
     add("--exhaustive", action="store_true", help=every)
+    price = "of several clusters: dollars of a GPU-hour, or a TOML file with lines such as l20-pcie-8 = 0.9"
+    add("--price", metavar="DOLLARS", help=price)
     add("--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address")
     add("--plot", type=file_flag, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)")
     add_pictures(
@@ -93,14 +95,15 @@ def sweep_command(options: argparse.Namespace) -> int:
         raise
 
 
-def _start(options: argparse.Namespace) -> Scaling:
-    """Return a sweep for each number of GPUs."""
+def _start(options: argparse.Namespace) -> Clusters:
+    """Return a sweep for each cluster and each number of GPUs."""
     names = ("task", "objective", "exhaustive")
     question = arguments(options) | {name: getattr(options, name) for name in names}
     question["strategy"] = named(options)
-    counts = question.pop("gpus")
+    counts, cluster = question.pop("gpus"), question.pop("cluster")
     counts = counts if isinstance(counts, tuple) else (counts,)
-    return Scaling(tuple(each_count(api.start_sweep, counts, **question)))
+    start = partial(api.start_sweep, **question)
+    return api.start_clusters(start, cluster, counts, options.price)
 
 
 @contextmanager
@@ -149,11 +152,12 @@ def _best_words(sweep: Sweep) -> str:
     return f"{leads} so far: {best.name}, {milliseconds(best.result.expected.duration_s)}"
 
 
-def _show(options: argparse.Namespace, answer: Scaling) -> int:
+def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     """Plot and print the answer."""
     from sim.report import rankings, scalings
+    from sim.report.blocks import print_blocks
 
-    chosen = answer.chosen
+    answer, chosen = clusters.leading, clusters.leading.chosen
     remarks = (words(options, chosen) for words in (_task_words, _steps_words, _batch_words))
     remark = "; ".join(filter(None, remarks))
     fits = any(point.status == "simulated" for point in chosen.points)
@@ -161,7 +165,9 @@ def _show(options: argparse.Namespace, answer: Scaling) -> int:
         _draw(options, answer, remark)
     markdown = options.format == "markdown"
     if options.json:
-        rankings.print_rows_json(answer)
+        rankings.print_rows_json(clusters)
+    elif len(clusters.scalings) > 1:
+        print_blocks(scalings.cluster_blocks(clusters), as_markdown=markdown)
     elif len(answer) == 1:
         rankings.print_sweep(chosen, remark, as_markdown=markdown)
     else:
@@ -229,18 +235,18 @@ def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:
     return f"{each}; --batch-size changes it"
 
 
-def _incomplete(options: argparse.Namespace, answer: Scaling) -> Path:
+def _incomplete(options: argparse.Namespace, answer: Clusters) -> Path:
     """Return the file for the rows of an interrupted sweep, unlike that of any other question."""
     out = options.out
     if out is None:
-        scenario, contents = answer.sweeps[-1].scenario, [sweep.content for sweep in answer]
+        scenario, contents = [*answer][-1].scenario, [sweep.content for sweep in answer]
         name = re.sub(r"[^\w.-]+", "-", f"{scenario.model.name}-{scenario.cluster.name}")
         content = contents[0] if len(contents) == 1 else content_of(contents)
         out = Path(f"sweep-{name}-{scenario.workload.num_gpus}gpus-{content[:8]}.csv")
     return Path(out.with_name(f"{out.stem}-incomplete{out.suffix}"))
 
 
-def _write_complete(options: argparse.Namespace, answer: Scaling) -> bool:
+def _write_complete(options: argparse.Namespace, answer: Clusters) -> bool:
     """Write the rows of a complete sweep where that is wanted; return whether it was."""
     if options.out is not None:
         with postponed():
@@ -252,7 +258,7 @@ def _write_complete(options: argparse.Namespace, answer: Scaling) -> bool:
     return options.out is not None
 
 
-def _write_reached(options: argparse.Namespace, answer: Scaling) -> None:
+def _write_reached(options: argparse.Namespace, answer: Clusters) -> None:
     """Write the rows of an interrupted sweep, and say where it goes on."""
     path, there = _incomplete(options, answer), sum(len(sweep.points) for sweep in answer)
     for sweep in answer:

@@ -1,9 +1,10 @@
-"""Scaling: sweeps over several numbers of GPUs, and where more of them stop paying."""
+"""Scaling: sweeps over several numbers of GPUs, where more of them stop paying, and over several clusters."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
+from math import hypot, log
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -144,6 +145,49 @@ class Scaling:
         if len({one.batch_size for one in workloads}) == 1:
             return f"batch {workloads[0].batch_size}"
         return f"batch {workloads[0].batch_size / workloads[0].num_gpus:g} per GPU"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Clusters:
+    """Sweeps of one question on several clusters.
+
+    Attributes:
+        scalings: of each cluster, over the same numbers of GPUs.
+        prices: dollars of a GPU-hour by cluster; None where there is none.
+    """
+
+    scalings: tuple[Scaling, ...]
+    prices: Mapping[str, float | None]
+
+    def __iter__(self) -> Iterator[Sweep]:
+        """The sweeps, by cluster and by number of GPUs."""
+        return chain.from_iterable(self.scalings)
+
+    def __repr__(self) -> str:
+        words = ", ".join(f"{knee.result.cluster} {knee.result!r}" for knee, _ in self.ranked())
+        return f"<Clusters, fastest first: {words or 'none'}>"
+
+    def ranked(self) -> list[tuple[Step, Sweep]]:
+        """The knee and its sweep on each cluster on which something recommended fits, fastest first."""
+        knees = [(knee, one.chosen) for one in self.scalings if (knee := one.knee) is not None]
+        return sorted(knees, key=lambda pair: -pair[0].samples_per_s)
+
+    @property
+    def leading(self) -> Scaling:
+        """The fastest cluster; the last where nothing that is recommended fits on any."""
+        first = [sweep for _, sweep in self.ranked()[:1]]
+        return next((one for one in self.scalings if one.chosen in first), self.scalings[-1])
+
+    def ties(self, step: Step) -> bool:
+        """Return whether a knee cannot be told from the fastest; the errors of two clusters are independent."""
+        first, _ = self.ranked()[0]
+        error = hypot(*(of.result.uncertainty.band.spread for of in (first, step)))
+        return step is not first and log(first.samples_per_s / step.samples_per_s) <= error
+
+    def dollars_per_1000(self, step: Step) -> float | None:
+        """Dollars of 1,000 samples; None where the cluster has no price."""
+        price = self.prices[step.result.cluster]
+        return None if price is None else 1000 * price / 3600 * step.result.gpu_s_per_sample
 
 
 def each_count(

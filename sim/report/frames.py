@@ -10,7 +10,7 @@ from profiles.errors import InputError, flag_value
 from profiles.outputs import check_ending, whole_file
 from sim.explore.legality import NO_RUNTIME, starters
 from sim.explore.points import Point
-from sim.explore.scaling import Scaling
+from sim.explore.scaling import Clusters, Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.tasks import TASKS
@@ -22,9 +22,9 @@ FORMULAS: Final = ("=", "+", "-", "@")
 """Beginnings of a cell that spreadsheets calculate."""
 
 
-def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[str, Any]]:
+def rows(answer: Sweep | Scaling | Clusters, *, best_of_each: bool = False) -> list[dict[str, Any]]:
     """Return all points of sweeps, or the best of each strategy, under their public keys, best first."""
-    sweeps = answer.sweeps if isinstance(answer, Scaling) else (answer,)
+    sweeps = (answer,) if isinstance(answer, Sweep) else answer
     return [row for sweep in sweeps for row in _rows_of(sweep, best_of_each=best_of_each)]
 
 
@@ -96,7 +96,7 @@ def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
     return frame
 
 
-def write_rows(sweep: Sweep | Scaling, path: Path) -> None:
+def write_rows(sweep: Sweep | Scaling | Clusters, path: Path) -> None:
     """Write all points of a sweep, best first."""
     frame = frame_of(rows(sweep))
     with whole_file(path) as file:

@@ -9,7 +9,7 @@ from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
-from sim.explore.scaling import Scaling
+from sim.explore.scaling import Clusters, Scaling
 from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.outcomes.tasks import TASKS
@@ -36,10 +36,10 @@ HOW: Final = 18
 NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
 
 
-def print_rows_json(answer: Sweep | Scaling) -> None:
+def print_rows_json(answer: Sweep | Scaling | Clusters) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
     every: list[dict[str, Any]] = []
-    for sweep in answer if isinstance(answer, Scaling) else (answer,):
+    for sweep in (answer,) if isinstance(answer, Sweep) else answer:
         points, verdict = rows(sweep), verdict_of(sweep)
         if verdict:
             points[0]["verdict"] = verdict.to_json()

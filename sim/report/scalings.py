@@ -1,4 +1,4 @@
-"""Scalings: the best on each number of GPUs as a table, and the verdict at the knee."""
+"""Scalings: the best on each number of GPUs, or on each cluster, as a table, and the verdict at the knee."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,12 +6,14 @@ from math import fsum
 from typing import Final
 
 from profiles.errors import counted
-from sim.explore.scaling import PAYS, Scaling, Step
+from sim.explore.legality import starters
+from sim.explore.scaling import PAYS, Clusters, Scaling, Step
 from sim.report.blocks import Block, Column, Command, Line, Table, print_blocks
 from sim.report.descriptions import how, tried
-from sim.report.numbers import sample_words
-from sim.report.rankings import HOW, legend, memory_column, time_columns
+from sim.report.numbers import rounded, sample_words
+from sim.report.rankings import HOW, TIE, legend, memory_column, time_columns
 from sim.report.reasons import Account, account_of, fewer_reason
+from sim.report.results import command_of
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 
 LEAST_MORE: Final = 0.01
@@ -117,3 +119,44 @@ def table_of(scaling: Scaling) -> Table:
     return Table(
         f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share", columns
     )
+
+
+def cluster_blocks(clusters: Clusters) -> list[Block]:
+    """Return the best on each cluster as a table, fastest first, why there is none on others, and what starts each."""
+    ranked, first = clusters.ranked(), clusters.leading.chosen
+    nowhere = [
+        f"not on {one.chosen.scenario.cluster_name}: {one.chosen.nearest_words()}"
+        for one in clusters.scalings
+        if one.knee is None
+    ]
+    if not ranked:
+        return [*nowhere]
+    results = [knee.result for knee, _ in ranked]
+    values = tried(point for sweep in clusters for point in sweep.points)
+    dollars = [clusters.dollars_per_1000(knee) for knee, _ in ranked]
+    least = min(filter(None, dollars), default=None)
+    marks = [
+        result.cluster
+        + (TIE * clusters.ties(knee) if place else " fastest")
+        + " cheapest" * (of == least is not None)
+        for place, (of, (knee, _), result) in enumerate(zip(dollars, ranked, results, strict=True))
+    ]
+    runtimes = [starters(point, sweep.scenario) for _, sweep in ranked if (point := sweep.best_point())]
+    where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
+    columns = [
+        Column("cluster", marks, words=True),
+        Column("GPUs", [str(knee.copies * knee.result.num_gpus) for knee, _ in ranked]),
+        Column("strategy", [result.strategy for result in results], words=True),
+        Column("how", [how(result, values) for result in results], 2, words=True, widest=HOW),
+        *time_columns(results),
+        Column(f"{unit_of(clusters.leading)}\nper s", [f"{knee.samples_per_s:,.4g}" for knee, _ in ranked]),
+        Column("$ per\n1,000", ["-" if of is None else rounded(of, 3) for of in dollars]),
+        memory_column(results),
+        Column("runs in", [", ".join(of) or "-" for of in runtimes], 3),
+    ]
+    table = Table(f"{first.title.replace(where, 'each cluster')}, fastest first", columns)
+    starts = (
+        Command(f"on {result.cluster}", command_of(result, "launch" if names else "run"))
+        for result, names in zip(results, runtimes, strict=True)
+    )
+    return [table, *legend(table), *nowhere, *starts]

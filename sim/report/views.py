@@ -5,6 +5,7 @@ Matplotlib is imported in the methods, since it is slow.
 
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from sim.report.page import run_page, write_page, write_sweep_report
 from sim.report.rankings import table_blocks
 from sim.report.reasons import Account, account_of
 from sim.report.results import panel_of
-from sim.report.scalings import table_of, verdict_at_knee
+from sim.report.scalings import cluster_blocks, table_of, verdict_at_knee
 from sim.report.serving import ServingVerdict, serving_blocks, verdict_of_serving, write_serving_report
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from sim.serving import answers
@@ -121,11 +122,11 @@ class _Swept:
 
     __slots__ = ()
 
-    def rows(self: "Sweep | Scaling", *, best_of_each: bool = False) -> list[dict[str, Any]]:  # type: ignore[misc]
+    def rows(self: "Sweep | Scaling | Clusters", *, best_of_each: bool = False) -> list[dict[str, Any]]:  # type: ignore[misc]
         """Return all points, or the best of each strategy, under their public keys, best first, by number of GPUs."""
         return rows(self, best_of_each=best_of_each)
 
-    def frame(self: "Sweep | Scaling", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
+    def frame(self: "Sweep | Scaling | Clusters", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
         """Return all points, or the best of each strategy, best first; each parameter and option has its own column.
 
         Columns stand as in files of rows: the question, then the result, in seconds and bytes. Choose by name:
@@ -251,6 +252,28 @@ class Balance(balance.Balance):
         import pandas as pd
 
         return pd.DataFrame(self.to_json()["ways"])
+
+
+class Clusters(_Swept, scaling.Clusters):
+    """Sweeps of one question on several clusters."""
+
+    __slots__ = ()
+    scalings: tuple[Scaling, ...]
+
+    def __iter__(self) -> Iterator[Sweep]:
+        """Return the sweeps, by cluster and by number of GPUs."""
+        return chain.from_iterable(self.scalings)
+
+    @property
+    def leading(self) -> Scaling:
+        """The fastest cluster; the last where nothing that is recommended fits on any."""
+        leading = super().leading
+        assert isinstance(leading, Scaling)
+        return leading
+
+    def _repr_html_(self) -> str:
+        """Return the best on each cluster, in a notebook."""
+        return html(*cluster_blocks(self))
 
 
 class Serving(answers.Serving):
