@@ -48,8 +48,7 @@ from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.outcomes.tasks import SAMPLING
 from sim.report.views import Balance, Clusters, Result, Scaling, Serving, Sweep, with_views
 from sim.serving.answers import answer
-from sim.serving.ask import ask
-from sim.serving.inputs import prices_of
+from sim.serving.inputs import ask, prices_of
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 from sim.serving.service import Asked

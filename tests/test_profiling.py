@@ -198,7 +198,10 @@ def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys
         (["--device", "tpu"], "--device is 'tpu', must be one of cpu, cuda"),
         (["--model", "tiny"], "unknown model 'tiny'; choose from "),
         (["--components", "unet,vae"], "unknown component 'vae' of Tiny Stable Diffusion; choose from "),
-        (["--batch-sizes", "100000000"], "vae_encoder at batch 100000000: weights and their training "),
+        (
+            ["--batch-sizes", "100000000"],
+            "vae_encoder at 32x32, batch 100000000: memory ran out; choose smaller ",
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

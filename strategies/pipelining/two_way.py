@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from strategies.orders.chimera import check_halves, chimera_order
 from strategies.orders.list_scheduling import list_schedule
+from strategies.orders.named import check_halves, chimera_order
 from strategies.orders.problem import Problem, evaluate
 from strategies.partitions.pair import optimal_pair, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out, refuse_too_many

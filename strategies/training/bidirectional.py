@@ -7,7 +7,7 @@ from typing import Self
 from profiles.errors import InfeasibleError
 from strategies.bounds.critical_path import order_bound, two_way_least_memory
 from strategies.bounds.pipelines import staged_bound, uncut_bound
-from strategies.orders.chimera import chimera_order
+from strategies.orders.named import chimera_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import shapes
 from strategies.pipelining.two_way import two_way_layout, two_way_rows

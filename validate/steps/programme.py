@@ -34,7 +34,7 @@ from profiles.measuring.tables import grouped, show, table
 from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.clocks import Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
-from profiles.measuring.timing.passes import Settings, Subject, check_memory, out_of_memory, timed
+from profiles.measuring.timing.passes import Settings, Subject, out_of_memory, timed
 from profiles.measuring.timing.profiler import counted_for, profile, report_profile
 from profiles.outputs import write_files
 from profiles.software.stacks import load_stack
@@ -77,8 +77,6 @@ class TrainingStep:
         """Median seconds of the iteration, run: forwards and backwards, frozen forwards, and the update."""
         parts = [component for component in counted.components if "train" in component.spec.tasks]
         size, batch = (counted.height, counted.width), self.batch // self.micro_batches
-        for part in parts:
-            check_memory(part, batch, settings.dtype, clock)
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
             inputs = [(each, each.inputs(batch)) for each in subjects]
@@ -126,7 +124,6 @@ class SamplingStep:
         (part,) = [component for component in counted.components if component.spec.trainable]
         frozen = replace(part, spec=replace(part.spec, trainable=False))
         *size, batch = self.passes
-        check_memory(frozen, batch, settings.dtype, clock)
         with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
             subject = Subject(frozen, (size[0], size[1]), settings.dtype, clock, settings.seed)
             inputs = subject.inputs(batch)

@@ -18,8 +18,6 @@ COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "fl
 """The precision of as many bytes in which each is counted."""
 RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}
 """The memory recipe whose optimizer runs in each precision."""
-STATE_BYTES: Final = {"float32": 8, "bfloat16": 16, "float16": 16}
-"""Bytes per trained parameter beside weight and gradient: both moments, and masters with their gradients if any."""
 SMALL: Final = 0.02
 LARGEST_INTEGER: Final = 1000
 """Token numbers, classes and time steps are drawn below this, and below the rows of a component's smallest table."""

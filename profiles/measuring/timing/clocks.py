@@ -5,11 +5,9 @@ order of the forward pass, so a layer's backward begins when the operator that m
 are then done.
 """
 
-import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
@@ -53,15 +51,6 @@ class Clock:
     def seconds(self, start: Mark, end: Mark) -> float:
         """Seconds between two marks, once the work before both is done."""
         return float(end - start if self.device.type == "cpu" else start.elapsed_time(end) / 1e3)
-
-    def free_bytes(self) -> int:
-        """Bytes of free memory after collecting garbage; of a CPU, by the kernel's estimate."""
-        gc.collect()  # a graph that refers to itself outlives its last name
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            return int(torch.cuda.mem_get_info(self.device)[0])
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024 * int(fields["MemAvailable"].split()[0])
 
 
 def clock_of(device: str) -> Clock:

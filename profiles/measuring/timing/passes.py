@@ -23,14 +23,12 @@ from profiles.measuring.launching import check_least
 from profiles.measuring.timing import building
 from profiles.measuring.timing.building import draws
 from profiles.measuring.timing.clocks import Boundaries, Clock, Mark
-from profiles.units import GIB, FloatArray
+from profiles.units import FloatArray
 
 Inputs = Sequence[dict[str, Any]]
 """Inputs of each pass that a sample takes."""
 
 WHOLE_LAYER: Final = (LayerSpec("whole", 0, ""),)
-ROOM: Final = 1.2
-"""Memory required over what is counted, for temporary tensors and the workspaces of convolutions; an estimate."""
 SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other --components"
 
 
@@ -117,7 +115,6 @@ def measure(
     counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
 ) -> ComponentTimes:
     """The times of every layer of a component at every batch size; InputError where it does not fit in memory."""
-    check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
         subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
     batches = []
@@ -132,19 +129,6 @@ def measure(
         torch.autograd.backward([output], [draws(output, subject.generator)])
         update_s = timed(clock, settings, building.update_of(subject.trained))
         return ComponentTimes(counted, tuple(batches), update_s)
-
-
-def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
-    """Refuse a component whose weights, gradients, optimizer and activations need more memory than is free."""
-    largest = max(work.output_bytes for work in counted.work)
-    activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
-    size = DTYPES[dtype].itemsize
-    weights = counted.parameters * size + counted.trained * (size + building.STATE_BYTES[dtype])
-    needed, free = weights + ROOM * batch * activations, clock.free_bytes()
-    if needed > free:
-        parts = f"{weights / GIB:.1f} GiB + activations {ROOM * batch * activations / GIB:.1f} GiB"
-        rule = f"{parts} = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free; {SMALLER}"
-        raise InputError(f"{counted.spec.name} at batch {batch}: weights and their training {rule}")
 
 
 @contextmanager
