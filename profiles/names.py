@@ -59,6 +59,11 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name.casefold())
 
 
+def having(word: str, names: Iterable[str]) -> list[str]:
+    """The names in which a word stands, by letters and digits alone."""
+    return [name for name in names if _letters(word) in _letters(name)]
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> InputError:
     """The error about a name that nothing has.
 
@@ -72,6 +77,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = ""
     several = [of for of in names if _letters(of).startswith(_letters(name))] if len(name) > 2 else []
     if len(several) > 1:
         return InputError(f"{kind} {shown(name)} stands for several: {', '.join(several)}; choose one")
+    if kind == MODEL and REPOSITORY.fullmatch(name):
+        return InputError(
+            f"model {shown(name)} is no path, and none that is shipped (sim models); count it from its config.json:"
+            " --model config.json, or the folder that sim measure count --config config.json --output FOLDER writes"
+        )
     others = {other: meant for other, meant in aliases(kind).items() if meant in names}
     meant = near(name.casefold(), names) or near(name.casefold(), others)
     return InputError(f"unknown {kind} {shown(name)}; {meant}choose from {', '.join(names)}{otherwise}")

@@ -42,6 +42,10 @@ def test_every_other_name_stands_for_something_there_is():
         ("model", "stabilityai/stable-diffusion-3-medium-diffusers", "sd3-medium"),
         ("model", "Wan-AI/Wan2.1-T2V-14B-Diffusers", "wan2.1-14b"),
         ("model", "Wan-AI/Wan2.2-T2V-A14B-Diffusers", "wan2.2-t2v-a14b"),
+        ("model", "Qwen/Qwen-Image-Edit-2511", "qwen-image-edit-2511"),
+        ("model", "black-forest-labs/FLUX.2-klein-4B", "flux2-klein-4b"),
+        ("model", "Efficient-Large-Model/Sana_1600M_1024px_diffusers", "sana-1.6b"),
+        ("model", "Alpha-VLLM/Lumina-Image-2.0", "lumina-image-2.0"),
         ("cluster", "h100", "h100-ib"),
         ("stack", "torch.compile", "compiled"), ("strategy", "1F1B", "1f1b"),
     ],
@@ -74,6 +78,13 @@ def test_a_name_that_nothing_has_is_refused_with_what_was_meant(kind, name, mean
     error = unknown_name(kind, name, NAMES[kind])
     assert str(error).startswith(f"unknown {kind} '{name}'; did you mean {meant}")
     assert str(error).endswith(", ".join(NAMES[kind]))
+
+
+def test_an_unknown_name_of_the_hub_is_told_how_to_count_it_in_one_line():
+    said = str(unknown_name("model", "owner/new-model", model_names()))
+    assert said.startswith("model 'owner/new-model' is no path, and none that is shipped")
+    assert "sim measure count --config config.json --output FOLDER" in said
+    assert "\n" not in said
 
 
 def test_a_name_that_several_begin_with_asks_which():

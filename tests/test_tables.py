@@ -24,6 +24,19 @@ def test_models_are_shown_with_their_components(capsys):
     assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "several", "GPUs", "32", "0"]
 
 
+def test_a_word_lists_those_whose_names_have_it(ask, tell):
+    sizes = {"flux2-klein-4b", "flux2-klein-9b", "flux2-klein-base-4b", "flux2-klein-base-9b"}
+    assert {one["name"] for one in ask("models", "klein")} == sizes
+    assert tell("models", "show", "klein")[1].startswith('name = "flux2-klein-4b"')
+
+
+def test_devices_say_what_their_pace_rests_on(ask):
+    basis = {one["name"]: one["basis"] for one in ask("devices")}
+    assert basis["h100-80gb-sxm"] == "measured"
+    assert basis["a100-40gb-sxm"] == "derived"
+    assert basis["ascend910a-32gb"] == "data sheet"
+
+
 @pytest.fixture(scope="module")
 def drawn():
     """A scenario of two images, and what pipefusion and the text encoder make of it."""

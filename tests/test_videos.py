@@ -31,6 +31,21 @@ def part(model: Model, name: str) -> Component:
         ("wan2.2-ti2v-5b", "vae_decoder", 0.555051580),
         ("hunyuanvideo", "text_encoder", 8.030 - 0.525),  # Llama 3 8B without its head
         ("qwen-image", "text_encoder", 8.292 - 0.545 - 0.677),  # Qwen2.5-VL 7B without head and vision tower
+        ("qwen-image-2512", "transformer", 20.430),  # as DiffSynth's own class has
+        ("qwen-image-edit", "vision_encoder", 0.677),
+        ("qwen-image-edit-2511", "transformer", 20.430),
+        ("flux2-klein-4b", "transformer", 3.8755),  # as DiffSynth's own class has, as for 9b
+        ("flux2-klein-base-4b", "text_encoder", 4.022),
+        ("flux2-klein-9b", "transformer", 9.0786),
+        ("flux2-klein-base-9b", "text_encoder", 8.191),  # Qwen3 8B
+        ("sana-1.6b", "transformer", 1.604),  # SANA (2024), table of models, as for 0.6b
+        ("sana-0.6b", "transformer", 0.590),
+        ("sana-1.6b", "text_encoder", 2.614),  # Gemma 2 2B
+        ("lumina-image-2.0", "transformer", 2.61),
+        ("sd15", "unet", 0.8595),
+        ("sd-turbo", "unet", 0.8659),
+        ("sdxl-turbo", "unet", 2.5675),
+        ("sdxl-lightning", "unet", 2.5675),
         ("ltx-video", "transformer", 1.923),
         ("flux2-dev", "transformer", 32.2),
         ("mochi", "transformer", 10.03),

@@ -1,11 +1,12 @@
 """Listings of models, clusters, devices, stacks and strategies, as frames, in JSON and in words."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
+from profiles.costs.bands import load_bands
 from profiles.errors import flag_of
 from profiles.machines.clusters import Cluster, Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, device_names, load_device
@@ -23,7 +24,7 @@ TABLES: Final[Mapping[str, str]] = {
     "clusters": "name device devices_per_node max_nodes intra_node_kind intra_node_bandwidth_bytes_per_s"
     " inter_node_kind inter_node_bandwidth_bytes_per_s",
     "devices": "name memory_bytes rates_conv_flop_per_s rates_matmul_flop_per_s rates_attention_flop_per_s"
-    " rates_memory_bytes_per_s laws",
+    " rates_memory_bytes_per_s basis",
     "stacks": "name summary forward_operator_s attention norms optimizer",
     "strategies": "name task summary parameters",
 }
@@ -37,12 +38,12 @@ UNITS: Final = (
 """Endings of keys, their unit and its name."""
 
 
-def print_listing(kind: str, *, as_json: bool) -> None:
-    """Print all items of a kind in the package."""
+def print_listing(kind: str, names: Collection[str] = (), *, as_json: bool) -> None:
+    """Print the items of a kind in the package that are named; all without ``names``."""
+    rows = [row for row in (FACTS if as_json else ROWS)[kind]() if not names or row["name"] in names]
     if as_json:
-        print(json.dumps(list(FACTS[kind]())))
+        print(json.dumps(rows))
         return
-    rows = list(ROWS[kind]())
     columns = [
         Column(_head(key), [_cell(key, row.get(key)) for row in rows], rank, words=True, widest=WIDE)
         for rank, key in enumerate(TABLES[kind].split())
@@ -166,7 +167,15 @@ def device_facts(device: Device) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "rates": None if device.rates is None else asdict(device.rates),
         "laws": device.own_laws is not None,
+        "basis": basis(device),
     }
+
+
+def basis(device: Device) -> str | None:
+    """What the pace of a device rests on: kernels measured on it, laws of others, or rates of a data sheet."""
+    if device.own_laws is None:
+        return None if device.rates is None else "data sheet"
+    return load_bands().family(device.name)
 
 
 def _link_facts(link: Link) -> dict[str, Any]:

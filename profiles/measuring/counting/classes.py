@@ -115,6 +115,7 @@ MADE: Final[Mapping[str, Callable[..., object]]] = {
         None
     ],  # places whose contents say that the prompt is one text
     "numbers": lambda *numbers: numbers,
+    "values": lambda *numbers: torch.tensor([numbers]),
 }
 """Arguments that are no activations, by their kind, from dimensions."""
 
@@ -160,7 +161,7 @@ class Call:
             "columns": columns,
         }
         sizes |= {"token_rows": down, "token_columns": across, "tokens": self.token_frames * down * across}
-        return sizes | {"text_tokens": self.text_tokens}
+        return sizes | {"two_images": 2 * sizes["tokens"], "text_tokens": self.text_tokens}
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
         """Return the arguments of one pass at a size in pixels."""
@@ -208,12 +209,11 @@ class Call:
 
 def call_of(network: Network, options: ConfigOptions) -> Call:
     """Return the call of a class on a sample of the size that is asked for, or else that its configuration says."""
-    config = network.config
+    config, recipe = network.config, RECIPES.get(network.name)
     if network.role == TEXT:
         positions = config["max_position_embeddings"]
         longest = min(positions, LONGEST_PROMPT) if isinstance(positions, int) else LONGEST_PROMPT
-        return Call(network, RECIPES[TEXT], text_tokens=options.text_tokens or longest)
-    recipe = RECIPES.get(network.name)
+        return Call(network, recipe or RECIPES[TEXT], text_tokens=options.text_tokens or longest)
     if recipe is None:
         others = "any other module is counted from Python, by sim.count"
         known = ", ".join(sorted(RECIPES))
