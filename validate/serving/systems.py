@@ -2,8 +2,7 @@
 
 Latencies, mixes, batches and policies of the latter follow from simulated service times.
 
-``systems.csv`` holds the published rows and, beside each, how it is asked, or why it is not. Qwen-Image-2512 has the
-architecture of Qwen-Image.
+``systems.csv`` holds the published rows and, beside each, how it is asked, or why it is not.
 """
 
 import argparse
