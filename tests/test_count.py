@@ -34,7 +34,7 @@ LARGE = (
     *("wan2.1-1.3b", "wan2.1-14b", "hunyuanvideo", "qwen-image", "flux2-dev", "mochi"),
     *("sd3.5-large", "cogvideox-5b", "flux-schnell", "wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"),
     *("qwen-image-2512", "qwen-image-edit", "qwen-image-edit-2509", "qwen-image-edit-2511", "flux2-klein-9b"),
-    *("flux2-klein-base-4b", "flux2-klein-base-9b"),
+    *("flux2-klein-base-4b", "flux2-klein-base-9b", "hunyuanimage-2.1", "hunyuanimage-2.1-distilled"),
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 SIZES = (
@@ -127,6 +127,12 @@ def edited_macs(image: int, text: int, width: int = 3072) -> int:
     return 60 * ((image + text) * (4 + 8) * width**2 + 2 * (image + text) ** 2 * width + 2 * 6 * width**2)
 
 
+def hunyuan_macs(image: int, text: int, quotes: int, width: int = 3584) -> int:
+    """Multiply-adds of HunyuanImage-2.1: 60 blocks of 12 squares a token, and 2 before them that refine the text."""
+    tokens = image + text + quotes
+    return sum(blocks * 2 * of * width * (6 * width + of) for blocks, of in ((60, tokens), (2, text)))
+
+
 @pytest.mark.parametrize(
     ("model", "macs"),
     [
@@ -140,6 +146,7 @@ def edited_macs(image: int, text: int, width: int = 3072) -> int:
             + 2 * transformer_macs(2304, 768, 9216, 4096)
             + 2 * transformer_macs(2304, 768, 9216, 256),
         ),
+        ("hunyuanimage-2.1", hunyuan_macs(64 * 64, 1000, 128)),
         ("qwen-image-2512", edited_macs(83 * 83, 128)),
         ("qwen-image-edit", edited_macs(2 * 64 * 64, 1369 + 128)),
         ("qwen-image-edit-2511", edited_macs(2 * 64 * 64, 196 + 128)),

@@ -84,6 +84,8 @@ class Instead(TorchFunctionMode):
 
 def _unmasked(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Tensor:
     """Call the operator without mask, dropout and scale, which cost a fused kernel next to nothing."""
+    if query.dim() == 3:  # one head
+        return _unmasked(query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)).squeeze(1)
     output: Tensor = torch.ops.diffusim.attention(query, key, value)[0]
     return output
 
@@ -115,6 +117,14 @@ def _emptied(tree: Any) -> Any:  # noqa: ANN401  arguments of any operator
 
     with _disable_current_modes():
         return tree_map_only(Tensor, lambda tensor: tensor if _is_meta(tensor) else empty(tensor), tree)
+
+
+def _places(index: Tensor | None) -> Tensor | None:
+    """Where a mask with contents is true, as numbers; any other index as it is."""
+    if index is None or _is_meta(index) or index.dtype is not torch.bool or index.dim() != 1:
+        return index
+    with _disable_current_modes():
+        return index.nonzero().squeeze(1)
 
 
 LAUNCH_NOTHING: Final = {aten._unsafe_view, aten.lift_fresh, aten.new_empty} | {
@@ -210,6 +220,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         """Run one operator and note it, its tensors without contents if one of them is."""
         kwargs = kwargs or {}
+        if func.overloadpacket is aten.index:
+            args = (args[0], [_places(index) for index in args[1]])
         if func.overloadpacket not in MADE_THERE and len(set(map(_is_meta, tensors((args, kwargs))))) == 2:
             args, kwargs = _emptied(args), _emptied(kwargs)
         result = func(*args, **kwargs)

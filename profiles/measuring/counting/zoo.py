@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.measuring.counting import specs
 from profiles.measuring.counting.classes import call_of, find_class, half_of, spec_of
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.specs import Architecture, ComponentSpec
+from profiles.names import MODEL, known_name, unknown_name
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale", "call")
@@ -25,9 +25,9 @@ OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text
 def architecture(name: str, *, tiny: bool = False) -> Architecture:
     """Return the architecture of a name, with ``tiny`` also of the small ones for rehearsals."""
     known = ARCHITECTURES | TINY if tiny else ARCHITECTURES
-    if name not in known:
-        raise InputError(f"unknown model '{name}'; choose from {', '.join(known)}")
-    return known[name]
+    if (meant := known_name(MODEL, name, known)) is None:
+        raise unknown_name(MODEL, name, known)
+    return known[meant]
 
 
 def _architecture(entry: Mapping[str, Any]) -> Architecture:
