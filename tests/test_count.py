@@ -35,6 +35,7 @@ LARGE = (
     *("sd3.5-large", "cogvideox-5b", "flux-schnell", "wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"),
     *("qwen-image-2512", "qwen-image-edit", "qwen-image-edit-2509", "qwen-image-edit-2511", "flux2-klein-9b"),
     *("flux2-klein-base-4b", "flux2-klein-base-9b", "hunyuanimage-2.1", "hunyuanimage-2.1-distilled"),
+    "hunyuanimage-3",
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 SIZES = (
@@ -147,6 +148,7 @@ def hunyuan_macs(image: int, text: int, quotes: int, width: int = 3584) -> int:
             + 2 * transformer_macs(2304, 768, 9216, 256),
         ),
         ("hunyuanimage-2.1", hunyuan_macs(64 * 64, 1000, 128)),
+        ("hunyuanimage-3", 32 * transformer_macs(4096, 1024, 9 * 3072, 4096 + 256) + 4096 * 245e6),
         ("qwen-image-2512", edited_macs(83 * 83, 128)),
         ("qwen-image-edit", edited_macs(2 * 64 * 64, 1369 + 128)),
         ("qwen-image-edit-2511", edited_macs(2 * 64 * 64, 196 + 128)),

@@ -196,7 +196,7 @@ def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys
     ("arguments", "message"),
     [
         (["--device", "tpu"], "--device is 'tpu', must be one of cpu, cuda"),
-        (["--model", "tiny"], "unknown model 'tiny'; choose from "),
+        (["--model", "tinny"], "unknown model 'tinny'; choose from "),
         (["--components", "unet,vae"], "unknown component 'vae' of Tiny Stable Diffusion; choose from "),
         (
             ["--batch-sizes", "100000000"],

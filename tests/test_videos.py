@@ -43,6 +43,11 @@ def part(model: Model, name: str) -> Component:
         ("sana-1.6b", "text_encoder", 2.614),  # Gemma 2 2B
         ("lumina-image-2.0", "transformer", 2.61),
         ("hunyuanimage-2.1", "vae_decoder", 0.4056 - 0.1450),  # 811 MB in half precision
+        (
+            "hunyuanimage-3",
+            "transformer",
+            83.0 - 1.261 - 0.545 - 0.43,
+        ),  # without autoencoder, head and vision tower
         ("sd15", "unet", 0.8595),
         ("sd-turbo", "unet", 0.8659),
         ("sdxl-turbo", "unet", 2.5675),

@@ -21,14 +21,20 @@ from transformers import PreTrainedModel
 
 from profiles.errors import DiffusimError, InputError
 from profiles.measuring.counting.config_files import ARCHITECTURES, CLASS, ConfigFile, ConfigOptions
-from profiles.measuring.counting.networks import ControlledUNet, LockedEncoder, UVit, handed_over
+from profiles.measuring.counting.networks import (
+    ControlledUNet,
+    HunyuanImage3,
+    LockedEncoder,
+    UVit,
+    handed_over,
+)
 from profiles.measuring.counting.specs import CLASSES, LATENT_SCALE, ComponentSpec, tensor
 from profiles.measuring.counting.trace import first_line
 
 BACKBONE: Final = "backbone"
 AUTOENCODER: Final = "autoencoder"
 TEXT: Final = "text_encoder"
-OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, UVit)}
+OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, HunyuanImage3, LockedEncoder, UVit)}
 """Classes that neither diffusers nor transformers has."""
 PIXEL_CHANNELS: Final = 3
 FOLDING: Final = "AutoencoderKLWan"

@@ -1,4 +1,4 @@
-"""Networks that neither diffusers nor transformers has: U-ViT, and ControlNet 1.0 on Stable Diffusion 1.5.
+"""Networks that neither diffusers nor transformers has: U-ViT, ControlNet 1.0 on Stable Diffusion 1.5, HunyuanImage-3.
 
 U-ViT is a vision transformer on patches, time and class as tokens, with skips from its first half to its second (Bao et
 al., All are Worth Words: a ViT Backbone for Diffusion Models, CVPR 2023, and its published code).
@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final
 
 import torch
 from diffusers.models.controlnets.controlnet import ControlNetModel
-from diffusers.models.embeddings import get_timestep_embedding
+from diffusers.models.embeddings import TimestepEmbedding, get_timestep_embedding
+from diffusers.models.resnet import ResnetBlock2D
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pixel_shuffle, scaled_dot_product_attention
@@ -23,6 +24,7 @@ from profiles.measuring.counting.specs import plain
 EXTRA_TOKENS: Final = 2  # time and class
 NUM_CLASSES: Final = 1001  # the last one stands for none
 HEAD_CHANNELS: Final = 64
+TIME: Final = 256  # waves that embed a time
 
 
 class SkipBlock(nn.Module):
@@ -82,6 +84,102 @@ class UVit(nn.Module):
         grid = predicted.unflatten(-1, patches.shape[2:])
         image: Tensor = self.conv_out(pixel_shuffle(grid, self.patch_size))
         return image
+
+
+class Experts(nn.Module):
+    """A gated feed-forward that every token passes, and those of many that routing chooses for it.
+
+    Tokens are taken to spread evenly over these: the weights of all are read, the work is that of the chosen ones.
+    """
+
+    def __init__(self, width: int, inner: int, experts: int, chosen: int) -> None:
+        super().__init__()
+        self.chosen, self.gate = chosen, nn.Linear(width, experts, bias=False)
+        self.first, self.second = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.routed_first = nn.Parameter(torch.empty(experts, width, 2 * inner))
+        self.routed_second = nn.Parameter(torch.empty(experts, inner, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The sum of both, the experts weighted by the gate."""
+        weights = self.gate(tokens).softmax(-1).topk(self.chosen)[0]
+        routed = tokens.repeat_interleave(self.chosen, dim=1).reshape(
+            len(self.routed_first), -1, tokens.shape[-1]
+        )
+        routed = glu(routed @ self.routed_first) @ self.routed_second
+        mixed = (routed.reshape(*weights.shape, -1) * weights.unsqueeze(-1)).sum(2)
+        result: Tensor = mixed + self.second(glu(self.first(tokens)))
+        return result
+
+
+class RoutedBlock(nn.Module):
+    """A transformer block with fewer heads of keys and values than of queries, and a feed-forward of experts."""
+
+    def __init__(self, width: int, num_heads: int, num_kv_heads: int, experts: Experts) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.experts = num_heads, num_kv_heads, experts
+        channels = width // num_heads
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query_norm, self.key_norm = nn.RMSNorm(channels), nn.RMSNorm(channels)
+        self.query_key_value = nn.Linear(width, (num_heads + 2 * num_kv_heads) * channels, bias=False)
+        self.projection = nn.Linear(width, width, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The tokens after attention and experts."""
+        parts = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        heads = self.query_key_value(self.norm1(tokens)).unflatten(-1, (sum(parts), -1)).transpose(1, 2)
+        query, key, value = heads.split(parts, dim=1)
+        copies = self.num_heads // self.num_kv_heads
+        key, value = (of.repeat_interleave(copies, dim=1) for of in (self.key_norm(key), value))
+        attended = scaled_dot_product_attention(self.query_norm(query), key, value)
+        tokens = tokens + self.projection(attended.transpose(1, 2).flatten(2))
+        result: Tensor = tokens + self.experts(self.norm2(tokens))
+        return result
+
+
+class HunyuanImage3(nn.Module):
+    """A language model of routed experts that denoises the latents after its text and the time.
+
+    Source: SGLang 0.5.23, configs/models/dits/hunyuan_image3.py, and vllm-omni 0.30.0, diffusion/models/hunyuan_image3.
+    """
+
+    def __init__(
+        self, *, width: int, num_layers: int, heads: tuple[int, int], inner: int, routing: tuple[int, int],
+        vocabulary: int, in_channels: int, hidden_channels: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.time_in, self.time_token, self.time_out = (TimestepEmbedding(TIME, width) for _ in range(3))
+        outer = {"temb_channels": width, "time_embedding_norm": "scale_shift"}
+        self.latents = nn.Conv2d(in_channels, hidden_channels, 3, padding=1)
+        self.widened = ResnetBlock2D(in_channels=hidden_channels, out_channels=width, **outer)
+        self.blocks = nn.ModuleList(
+            RoutedBlock(width, *heads, Experts(width, inner, *routing)) for _ in range(num_layers)
+        )
+        self.norm = nn.RMSNorm(width)
+        self.narrowed = ResnetBlock2D(in_channels=width, out_channels=hidden_channels, **outer)
+        self.prediction = nn.Sequential(
+            nn.GroupNorm(32, hidden_channels),
+            nn.SiLU(),
+            nn.Conv2d(hidden_channels, in_channels, 3, padding=1),
+        )
+
+    def forward(self, sample: Tensor, timestep: Tensor, input_ids: Tensor) -> Tensor:
+        """The predicted velocity."""
+        time = get_timestep_embedding(timestep, TIME).to(sample.dtype)
+        image = self.widened(self.latents(sample), self.time_in(time))
+        words, pixels = self.words(input_ids), image.flatten(2).transpose(1, 2)
+        hidden = torch.cat([words, self.time_token(time).unsqueeze(1), pixels], dim=1)
+        for block in self.blocks:
+            hidden = block(hidden)
+        drawn = self.norm(hidden)[:, -pixels.shape[1] :].transpose(1, 2).unflatten(-1, image.shape[2:])
+        velocity: Tensor = self.prediction(self.narrowed(drawn, self.time_out(time)))
+        return velocity
+
+
+def glu(tokens: Tensor) -> Tensor:
+    """Half of the channels times the SiLU of the others."""
+    gate, up = tokens.chunk(2, dim=-1)
+    return nn.functional.silu(gate) * up
 
 
 LAST: Final = (*(("attentions.0", "attentions.1", "downsamplers.0"),) * 3, ("resnets.0", "resnets.1"))
