@@ -10,7 +10,7 @@ from making import simulate_everything, simulated, swept
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.answers import REPLAY, Answers, bounds_of
+from sim.explore.answers import BOUNDS, REPLAY, Answers, bounds_of
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
 from sim.explore.search import Cache, run_sweep
 from sim.explore.sweep import TOP, Sweep
@@ -168,7 +168,7 @@ def test_outcomes_found_ahead_are_not_taken_for_bounds(scenario):
     with ThreadPoolExecutor(1) as executor, Workers[tuple[str, Answers]](scenario, 2, executor) as workers:
         cache = Cache(workers, None)
         cache.answer((REPLAY, first), iter([(REPLAY, second)]))
-        bounds = dict(cache.bounds([[third]], [inf]))
+        bounds = dict(cache.bounds(BOUNDS, [[third]]))
         outcome = cache.answer((REPLAY, second), iter(()))
     assert bounds == {third: bounds_of(third, scenario)}
     assert outcome.iteration_s == run_point(second.strategy, scenario).iteration_s

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import active_children
 
 import pytest
@@ -13,7 +14,7 @@ import sim
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore import workers as working
 from sim.explore.search import SERIAL_POINTS
-from sim.explore.workers import on_cluster, parallel_calls
+from sim.explore.workers import Workers, on_cluster, parallel_calls
 
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b", "interleaved", "zero2"]}
 FAILED = r"^workers failed, .* \(.*\): "
@@ -48,6 +49,32 @@ def kill_a_worker():
 def test_own_processes_give_the_bytes_of_one(alone):
     assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
     assert active_children() == []
+
+
+def late(known):
+    """Numbers added to what is known, and who did it: the first here, the last in processes."""
+    with Workers(known, 2, late=True) as workers:
+        for number in (1, 2, 3):
+            workers.submit(partial(added, number))
+        values = workers.finished()
+        for number in (4, 5):
+            workers.submit(partial(added, number))
+        while workers.open_tasks:
+            values += workers.finished()
+    return values
+
+
+def added(number, known):
+    return number + known, os.getpid()
+
+
+def test_processes_that_start_late_know_the_question_of_their_own(monkeypatch):
+    """Also within the process of a call, as the sweeps of a verdict run in."""
+    monkeypatch.setattr(working, "LONG_S", 0.0)
+    for values, known in zip(parallel_calls(2, (late, (10,)), (late, (20,))), (10, 20), strict=True):
+        assert sorted(value - known for value, _ in values) == [1, 2, 3, 4, 5]
+        here, *others = dict.fromkeys(process for _, process in values)
+        assert others and os.getpid() not in (here, *others)
 
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])

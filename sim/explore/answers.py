@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
+from itertools import pairwise
 from typing import Final
 
 from profiles.errors import DeadlockError, InfeasibleError
@@ -27,18 +27,22 @@ class Bounds:
 Answer = Bounds | Result | InfeasibleError
 """Bounds or a result, or the reason for neither."""
 Answers = dict[Candidate, Answer]
-BOUNDS, ORDER, REPLAY = "bounds", "order", "replay"
-"""Kinds of answers: bounds for any order, bounds for its own order, and the outcome of a simulation."""
+COARSE, BOUNDS, ORDER, REPLAY = "coarse", "bounds", "order", "replay"
+"""Kinds of answers: bounds for any cuts and order, for any order, for its own order, and a simulation's outcome."""
 
 
-def bounds_of(
-    candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False, limit_s: float = inf
-) -> Answer:
-    """Return the bounds of a point, or the reason why it does not exist; coarse ones where they exceed a limit."""
+def coarse_bounds_of(candidate: Candidate, scenario: AnyScenario) -> Answer:
+    """Return what a point cannot undercut whatever its cuts, or the reason why it does not exist; no bytes."""
+    try:
+        return Bounds(coarse_bound(candidate.strategy, candidate.at(scenario)), 0.0)
+    except InfeasibleError as error:
+        return error
+
+
+def bounds_of(candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False) -> Answer:
+    """Return the bounds of a point, or the reason why it does not exist."""
     there = candidate.at(scenario)
     try:
-        if limit_s < inf and (least_s := coarse_bound(candidate.strategy, there)) > limit_s:
-            return Bounds(least_s, 0.0)
         least_bytes = least_memory_bytes(candidate.strategy, there)
         lacks = there.room_bytes is not None and least_bytes > there.room_bytes
         return Bounds(0.0 if lacks else bound(candidate.strategy, there, ordered=ordered), least_bytes)
@@ -64,22 +68,23 @@ def outcome_of(candidate: Candidate, scenario: AnyScenario) -> Result | Infeasib
 
 
 ANSWERS: Final[Mapping[str, Callable[[Candidate, AnyScenario], Answer]]] = {
+    COARSE: coarse_bounds_of,
     BOUNDS: bounds_of,
     ORDER: partial(bounds_of, ordered=True),
     REPLAY: outcome_of,
 }
+"""In the order in which a point is asked for them."""
+FOLLOWING: Final = dict(pairwise(ANSWERS))
 
 
-def answer_all(
-    kind: str, candidates: Sequence[Candidate], limit_s: float, scenario: AnyScenario
-) -> tuple[str, Answers]:
-    """Return a kind of answers, and these answers about points; bounds are coarse where they exceed a limit."""
-    answer = partial(bounds_of, limit_s=limit_s) if kind == BOUNDS else ANSWERS[kind]
-    return kind, {candidate: answer(candidate, scenario) for candidate in candidates}
+def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
+    """Return a kind of answers, and these answers about points."""
+    return kind, {candidate: ANSWERS[kind](candidate, scenario) for candidate in candidates}
 
 
-def take_answer(point: Point, answer: Answer, scenario: AnyScenario) -> None:
+def take_answer(point: Point, kind: str, answer: Answer, scenario: AnyScenario) -> None:
     """Note what a point cannot undercut, or what its simulation gave; it is infeasible if it lacks memory."""
+    point.answered = kind
     match answer:
         case InfeasibleError():
             point.reason, point.kind = str(answer), answer.kind

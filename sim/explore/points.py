@@ -56,7 +56,7 @@ class Point:
         kind: the reason without its numbers.
         num_gpus: GPUs that it runs on; None: all that the sweep is about.
         checkpointing: what is recomputed in it, where the scenario does not say it.
-        ordered: whether its bounds are of its own order.
+        answered: the kind of the last answer about it; empty where nothing is known.
     """
 
     strategy: AnyStrategy | None
@@ -68,7 +68,7 @@ class Point:
     kind: str | None = None
     num_gpus: int | None = None
     checkpointing: str | None = None
-    ordered: bool = False
+    answered: str = ""
 
     @property
     def recommended(self) -> bool:

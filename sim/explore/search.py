@@ -7,8 +7,9 @@ out when another is at least as fast as its bound, in at most the memory that it
 
 Recomputation takes time, so a point that fits needs none. A point that lacks memory is bounded with its blocks
 recomputed (``block``). If it may fit then, it is bounded with attention kept as well (``selective``), which may be
-faster. Both stand in one queue with the points that fit without recomputation, and only what can still matter is
-simulated. ``full`` is not tried: it would hold the inputs of stages and one layer, less than any framework does.
+faster. Both stand in one queue with the points that fit without recomputation, with coarse bounds whatever the cuts
+until it is their turn, and only what can still matter is simulated. ``full`` is not tried: it would hold the inputs of
+stages and one layer, less than any framework does.
 """
 
 import heapq
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
-from sim.explore.answers import BOUNDS, ORDER, REPLAY, Answer, Answers, answer_all, take_answer
+from sim.explore.answers import BOUNDS, COARSE, FOLLOWING, REPLAY, Answer, Answers, answer_all, take_answer
 from sim.explore.choices import SLACK, choose, contender
 from sim.explore.legality import refusal, starters
 from sim.explore.points import Candidate, Point, groups
@@ -69,44 +70,37 @@ def run_sweep(
     processes = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     sweep.workers = processes if executor is None else 1
     count = processes if executor is None else workers or LENT
-    with Workers[tuple[str, Answers]](sweep.scenario, count, executor) as workforce:
+    late = sweep.leading is not None  # beside others of its kind
+    with Workers[tuple[str, Answers]](sweep.scenario, count, executor, late=late) as workforce:
         cache, again = Cache(workforce, store), list[Point]()
         if sweep.relief:  # what is known of points with relief is not asked again
             again = [point for point in sweep.points if point.checkpointing is not None]
             sweep.points = [point for point in sweep.points if point.checkpointing is None]
-        fresh = sweep.points
+        fresh, timed = sweep.points, sweep.objective not in ("memory", "pareto")
         try:
             while fresh:
-                _bound(sweep, [of for of in fresh if not of.reached], [*sweep.points, *again], cache, report)
+                coarse = timed and (sweep.leading is not None or fresh is not sweep.points)
+                unknown = [point for point in fresh if not point.reached]
+                _bound(sweep, unknown, cache, report, COARSE if coarse else BOUNDS)
                 again += [point for point in fresh if point.checkpointing is not None]
                 if not (fresh := next_reliefs(sweep, again)):
                     _simulate(sweep, [*sweep.points, *again], cache, report)
                     fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
-            sweep.left = [point for point in again if point.status == "bounded"]
 
 
-def _bound(
-    sweep: Sweep, points: list[Point], others: Iterable[Point], cache: "Cache", report: Report
-) -> None:
-    """Bound points, together those of one degree and number of micro-batches, which share most work.
-
-    Where the best of few strategies is wanted, points that others beat whatever their cuts are bounded coarsely.
-    """
-    shared, known = groups(points), Threshold(sweep.objective, sweep.top, sweep.leading)
-    for point in others:
-        known.add(point)
-    by_time = sweep.leading is not None and sweep.objective in ("throughput", "latency")
-    limits_s = [SLACK * max(map(known.limit, group)) if by_time else inf for group in shared]
+def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report, kind: str) -> None:
+    """Bound points, together those of one degree and number of micro-batches, which share most work."""
+    shared = groups(points)
     same: dict[Candidate, list[Point]] = {}
     for point in chain.from_iterable(shared):
         same.setdefault(point.candidate(sweep.scenario), []).append(point)
     each = [tuple(dict.fromkeys(point.candidate(sweep.scenario) for point in group)) for group in shared]
     done = 0
-    for candidate, bounds in cache.bounds(each, limits_s):
+    for candidate, bounds in cache.bounds(kind, each):
         for point in same[candidate]:
-            take_answer(point, bounds, sweep.scenario)
+            take_answer(point, kind, bounds, sweep.scenario)
             done += 1
             report("bounding", done, sum(map(len, shared)))
 
@@ -114,7 +108,7 @@ def _bound(
 def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
     """Simulate what can still matter: the most promising point of each strategy, then by bound.
 
-    Only a point whose turn it is gets the bounds of its own order, which take longer; then it waits for its turn again.
+    Only a point whose turn it is gets its next bounds, which take longer; then it waits for its turn again.
     Which points are simulated depends on the answers about those before them alone, not on who is quick.
     """
     known = {flag: Threshold(sweep.objective, sweep.top, sweep.leading) for flag in (True, False)}
@@ -132,21 +126,18 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
 
     def ahead() -> Iterator[Question]:
         for point in waiting[: 2 * cache.workers.window]:
-            candidate = point.candidate(sweep.scenario)
-            if (bounds := cache.known.get((ORDER, candidate))) is None:
-                yield ORDER, candidate
-                continue
-            take_answer(ordered := replace(point), bounds, sweep.scenario)
-            if matters(ordered):
-                yield REPLAY, candidate
+            candidate, later = point.candidate(sweep.scenario), replace(point)
+            while (kind := FOLLOWING[later.answered]) != REPLAY and (kind, candidate) in cache.known:
+                take_answer(later, kind, cache.known[kind, candidate], sweep.scenario)
+            if matters(later):
+                yield kind, candidate
 
     def simulate(point: Point) -> bool:
-        """Bound a point in its own order, or simulate it where that is done; return whether it was simulated."""
-        kind, simulated = REPLAY if point.ordered else ORDER, point.ordered
+        """Bound a point more closely, or simulate it where that is done; return whether it was simulated."""
+        kind = FOLLOWING[point.answered]
         answer = cache.answer((kind, point.candidate(sweep.scenario)), ahead())
-        take_answer(point, answer, sweep.scenario)
-        point.ordered = True
-        return simulated
+        take_answer(point, kind, answer, sweep.scenario)
+        return kind == REPLAY
 
     for point in points:
         known[point.recommended].add(point)
@@ -164,9 +155,10 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         done += 1
         report("simulating", done, done + len(waiting))
     choice = choose(points, sweep.scenario, sweep.objective)
-    if choice is not None and starters(choice.best, sweep.scenario):  # others can neither be it nor tie
-        worst = SLACK * choice.best.score(sweep.objective)
-        points = [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
+    if choice is not None:  # others can neither be it nor tie
+        worst, runs = SLACK * choice.best.score(sweep.objective), starters(choice.best, sweep.scenario)
+        near = [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
+        points = near if runs else [*near, *(of for of in points if starters(of, sweep.scenario))]
     while (chosen := contender(points, sweep.scenario, sweep.objective)) is not None:
         simulate(chosen)
 
@@ -230,19 +222,17 @@ class Cache:
         self.known: dict[Question, Answer] = {}
         self._requested: set[Question] = set()
 
-    def bounds(
-        self, groups: Sequence[Sequence[Candidate]], limits_s: Sequence[float]
-    ) -> Iterator[tuple[Candidate, Answer]]:
-        """Yield the bounds of all points as they become known, coarse ones beyond limits; a group is one task."""
-        for group, limit_s in zip(groups, limits_s, strict=True):
-            self._request(BOUNDS, group, limit_s)
+    def bounds(self, kind: str, groups: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
+        """Yield bounds of a kind of all points as they become known; a group is one task."""
+        for group in groups:
+            self._request(kind, group)
         points = dict.fromkeys(candidate for group in groups for candidate in group)
-        answered = [candidate for candidate in points if (BOUNDS, candidate) in self.known]
-        yield from ((candidate, self.known[BOUNDS, candidate]) for candidate in answered)
+        answered = [candidate for candidate in points if (kind, candidate) in self.known]
+        yield from ((candidate, self.known[kind, candidate]) for candidate in answered)
         awaited = points.keys() - answered
         while awaited:
-            for kind, answers in self._finished():
-                if kind == BOUNDS:  # not of points that were simulated ahead
+            for of, answers in self._finished():
+                if of == kind:  # not of points that were simulated ahead
                     awaited -= answers.keys()
                     yield from answers.items()
 
@@ -260,7 +250,7 @@ class Cache:
             self._finished()
         return self.known[question]
 
-    def _request(self, kind: str, candidates: Sequence[Candidate], limit_s: float = inf) -> None:
+    def _request(self, kind: str, candidates: Sequence[Candidate]) -> None:
         """Have answers found out, unless they are known, to the store too, or are being found out."""
         fresh = [candidate for candidate in candidates if (kind, candidate) not in self._requested]
         self._requested.update((kind, candidate) for candidate in fresh)
@@ -268,7 +258,7 @@ class Cache:
             kept = {(kind, candidate): self.store.answer(kind, candidate) for candidate in fresh}
             self.known |= {question: answer for question, answer in kept.items() if answer is not None}
         if unknown := tuple(candidate for candidate in fresh if (kind, candidate) not in self.known):
-            self.workers.submit(partial(answer_all, kind, unknown, limit_s))
+            self.workers.submit(partial(answer_all, kind, unknown))
 
     def _finished(self) -> list[tuple[str, Answers]]:
         """Wait for workers, and return the answers that they found; they are kept."""

@@ -45,7 +45,6 @@ class Sweep:
         held: parameters that all points keep to.
         runtime: the name of one that runs all points; None where none must.
         workers: processes that worked on it; as many share the replays of its verdict.
-        left: points with relief that were bounded, and need not be simulated.
     """
 
     scenario: AnyScenario
@@ -58,7 +57,6 @@ class Sweep:
     held: Mapping[str, Any] = field(default_factory=dict)
     runtime: str | None = None
     workers: int = 1
-    left: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not is_one_of(self.objective, *(offered := objectives(self.scenario))):

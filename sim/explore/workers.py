@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from multiprocessing import get_start_method, parent_process
 from threading import Thread
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
@@ -36,6 +37,9 @@ DASK_S: Final = 10.0
 JOIN_S: Final = 5.0
 """Seconds to wait for the thread of an executor whose processes are killed."""
 
+LONG_S: Final = 0.1
+"""Seconds of a task after which processes are worth their start."""
+
 T = TypeVar("T")
 Task = Callable[[Any], T]
 """A function of what all tasks are about; it travels to a worker, and its value back."""
@@ -47,16 +51,22 @@ class Workers(Generic[T]):
     Attributes:
         known: what all tasks are about, such as a scenario; forked processes have it at once.
         size: tasks that are carried out at once; 1 without any process or executor.
-        window: open tasks below which workers may become idle: one waits while a value is looked at.
+        late: whether processes start only once a task took long here; they then know what this one has remembered.
     """
 
-    def __init__(self, known: Any, size: int, executor: Executor | None = None) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        known: Any,  # noqa: ANN401
+        size: int,
+        executor: Executor | None = None,
+        *,
+        late: bool = False,
+    ) -> None:
         if executor is None and get_start_method() != "fork":
             size = 1  # a process that imports an unguarded script would sweep again
-        self.known, self.size = known, size
-        self.window = 2 * size if executor else size + 1 if size > 1 else 0
+        self.known, self.size, self.late = known, size, late and size > 1
         self._carry_out = partial(_elsewhere, engine(), pickle.dumps(known)) if executor else _in_worker
-        self._lent, self._own = executor, None if executor or size == 1 else self._hired()
+        self._lent, self._own = executor, None if executor or size == 1 or late else self._hired()
         self._open: dict[Future[T], Task[T]] = {}
         self._here: deque[Task[T]] = deque()
         self._deaths = 0
@@ -72,6 +82,11 @@ class Workers(Generic[T]):
             _end(self._own)
         for future in self._open:
             future.cancel()
+
+    @property
+    def window(self) -> int:
+        """Open tasks below which workers may become idle: one waits while a value is looked at."""
+        return 2 * self.size if self._lent else self.size + 1 if self._own else 0
 
     @property
     def open_tasks(self) -> int:
@@ -97,7 +112,10 @@ class Workers(Generic[T]):
             DiffusimError: a task did.
         """
         if self._here:
-            return [self._here.popleft()(self.known)]
+            start, value = monotonic(), self._here.popleft()(self.known)
+            if self.late and monotonic() - start > LONG_S:
+                self.late, self._own = False, self._hired()
+            return [value]
         done, _ = wait(self._open, return_when=FIRST_COMPLETED)
         values, lost = list[T](), list[Task[T]]()
         cause: BaseException = CancelledError("cancelled")
@@ -161,7 +179,7 @@ def _start_worker(known: Any) -> None:  # noqa: ANN401
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()  # points leave few cycles behind; what they share would be walked again and again
-    _known_to_worker.append(known)
+    _known_to_worker[:] = [known]  # not that of the process that it was forked from
 
 
 def _end_with_parent() -> None:

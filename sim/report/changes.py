@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
-from sim.explore.answers import outcome_of, take_answer
+from sim.explore.answers import REPLAY, outcome_of, take_answer
 from sim.explore.legality import swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
@@ -175,10 +175,10 @@ def _begin(points: list[Point], known: Sequence[Point], scenario: AnyScenario, *
     for candidate in (point.candidate(scenario) for point in known):
         if (point := there.get(candidate._replace(checkpointing=None))) is None:
             continue
-        take_answer(point, outcome_of(point.candidate(scenario), scenario), scenario)
+        take_answer(point, REPLAY, outcome_of(point.candidate(scenario), scenario), scenario)
         if point.kind == OUT_OF_MEMORY and relief and candidate.checkpointing:
             points.append(point := candidate.point())
-            take_answer(point, outcome_of(candidate, scenario), scenario)
+            take_answer(point, REPLAY, outcome_of(candidate, scenario), scenario)
         if point.status == "simulated":
             return
 
@@ -203,5 +203,5 @@ def swept(
     again = replace(
         sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False, leading=leading
     )
-    run_sweep(again, workers=1)
+    run_sweep(again, workers=sweep.workers)
     return again
