@@ -7,7 +7,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -39,6 +39,8 @@ CODE: Final = "code"
 """Key of the hash of what simulated, beside those of inputs."""
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
+RESULT: Final = "result"
+"""Of a point of a store: all that was measured of it, by which points of one result are known."""
 DIVIDED: Final = "vae_parallel"
 """The option that is at most the number of GPUs of a point."""
 WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
@@ -73,14 +75,25 @@ class Recorded:
     Attributes:
         asked: the question, by public keys.
         inputs: hashes of inputs, and, of a store, of the code.
-        points: status and time of each point.
+        points: status and time of each point; of those of a strategy with one result, the first.
+        twins: further points of a store with the result of one of these, and that one; rows of sweeps leave them out.
         objective: of the sweep; empty where it is not known.
     """
 
     asked: dict[str, str]
     inputs: dict[str, str] = field(default_factory=dict)
     points: dict[Key, Known] = field(default_factory=dict)
+    twins: dict[Key, Key] = field(default_factory=dict)
     objective: str = ""
+
+    def under(self, other: "Recorded") -> "Recorded":
+        """Return the record with its points under the names that another has for them, where twins have several."""
+        pairs = [*other.twins.items(), *((key, twin) for twin, key in self.twins.items())]
+        there, free = self.points.keys() - other.points, other.points.keys() - self.points
+        first = {name: key for key, name in reversed(pairs) if key in there and name in free}
+        names = {key: name for name, key in first.items()}
+        points = {names.get(key, key): known for key, known in self.points.items()}
+        return replace(self, points=points)
 
     @property
     def words(self) -> str:
@@ -94,9 +107,14 @@ class Recorded:
 
     @cached_property
     def ranks(self) -> dict[Key, int]:
-        """The simulated points with their ranks."""
-        simulated = (key for key, known in self.points.items() if known.status == "simulated")
-        return {key: rank for rank, key in enumerate(simulated, 1)}
+        """The simulated points with their ranks, which those of equal times share."""
+        ranks: dict[Key, int] = {}
+        before: tuple[float | None, int] = (None, 0)
+        for key, known in self.points.items():
+            if known.status == "simulated":
+                rank = before[1] if before[0] == known.seconds else len(ranks) + 1
+                before, ranks[key] = (known.seconds, rank), rank
+        return ranks
 
     @property
     def winner(self) -> Key | None:
@@ -220,6 +238,7 @@ def _stored_rows(path: Path) -> Iterator[_Line]:
                     RELIEF: point.get("checkpointing"),
                     "recommended": seamless.get(point["strategy"], True),
                     TIMES[0]: seconds,
+                    RESULT: repr(answer) if status == "simulated" else None,
                 }
                 yield _Line(str(path), row)
 
@@ -227,6 +246,7 @@ def _stored_rows(path: Path) -> Iterator[_Line]:
 def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
     """Return the questions of rows; of a point in several sweeps the most that is known is kept."""
     records: dict[str, Recorded] = {}
+    firsts: dict[tuple[object, ...], Key] = {}
     for row in rows:
         keys = (*SHARED, *ASKED[row.choice("task", tuple(TASKS))])
         asked, parameters = {key: row.text(key) for key in keys}, row.parameters
@@ -240,6 +260,12 @@ def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
             most = Row(row.where, row.options).integer(DIVIDED)
             record.asked[DIVIDED] = str(max(most, int(record.asked.get(DIVIDED, 0))))
         key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(sorted(parameters.items())))
+        if RESULT in row:
+            result = question, key.strategy, key.num_gpus, row.text(RESULT)
+            if (first := firsts.setdefault(result, key)) != key:
+                record.twins[key] = first
+                record.points.pop(key, None)  # its bound
+                continue
         known = _known(row)
         before = record.points.get(key, known)
         if LEARNED.index(known.status) >= LEARNED.index(before.status):

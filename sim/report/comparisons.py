@@ -152,14 +152,15 @@ def compare_records(
         raise InputError(f"`question` is {shown(','.join(keys))}, {rule}")
     one, other = (_chosen(source, keys) for source in (before, after))
     if len(one) == len(other) == 1:
-        return [Comparison(one[0].words, one[0], other[0])], [], []
+        return [Comparison(one[0].words, one[0], other[0].under(one[0]))], [], []
     pairs = [(record, twin) for record in one for twin in other if record.asked == twin.asked]
     if not pairs:
         counts = f"{before} holds {_listed(one)} and {after} {_listed(other)}"
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
-    both = [record.asked for record, _ in pairs]
-    first, last = ([of.words for of in each if of.asked not in both] for each in (one, other))
-    return [Comparison(record.words, record, twin) for record, twin in pairs], first, last
+    asked = [record.asked for record, _ in pairs]
+    first, last = ([of.words for of in each if of.asked not in asked] for each in (one, other))
+    both = [Comparison(record.words, record, twin.under(record)) for record, twin in pairs]
+    return both, first, last
 
 
 def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
