@@ -17,7 +17,7 @@ from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
 from sim.report.plots.charts import scale_logarithmically
-from sim.report.plots.space import BubbleRatioInfo, ScalingInfo, Winner, WinnersInfo
+from sim.report.plots.space import ScalingInfo, Winner, WinnersInfo
 from sim.report.plots.sweep import SweepPoint
 from sim.report.plots.timeline import bar_kinds
 from strategies.registry import make_sampler, make_strategy
@@ -123,19 +123,6 @@ def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
         [pipeline.end_s * 1e3] * len(info.curves)
     )
     assert plots.plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
-
-
-def test_bubble_ratios_stand_by_stages_and_micro_batches():
-    rows = [
-        result(pipeline_degree=4, micro_batches=2, ratio=0.6),
-        result(pipeline_degree=2, micro_batches=8, ratio=0.1),
-        result(pipeline_degree=4, micro_batches=8, ratio=0.3),
-    ]
-    assert plots.plot_bubble_ratios_info(rows) == BubbleRatioInfo([2, 4], [2, 8], [[None, 0.1], [0.6, 0.3]])
-    figure = plots.plot_bubble_ratios(rows, "1F1B")
-    assert texts(figure) == ["-", "10.0", "60.0", "30.0"]
-    assert title(figure) == "1F1B"
-    assert figure.axes[0].yaxis_inverted()
 
 
 def test_the_pareto_front_holds_what_no_fitting_point_beats():
@@ -340,10 +327,6 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
             partial(plots.plot_sweep, [{"strategy": "ddp", "peak_memory_bytes": 1.0, "latency_s": 1.0}]),
             "a row lacks samples_per_s: give results as they are",
         ),
-        (
-            partial(plots.plot_bubble_ratios, [BOUNDED, INFEASIBLE]),
-            "no row has a pipeline_degree, micro_batches and",
-        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, problem):
@@ -356,7 +339,6 @@ def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
     swept = sim.sweep("sd21", gpus=[4, 8], batch_size=16, strategy="ddp,gpipe", workers=1)
     for info in (partial(plots.plot_winners_info, across="num_gpus", down="model"), plots.plot_sweep_info):
         assert info(swept) == info(swept.rows()) == info(swept.frame()) == info(list(swept))
-    assert plots.plot_bubble_ratios_info(swept) == plots.plot_bubble_ratios_info(swept.frame())
     assert plots.plot_scaling_info(swept.frame(), "num_gpus") == plots.plot_scaling_info(swept, "num_gpus")
     result = swept.best
     assert plots.plot_sweep_info(result).best.strategy == result.strategy

@@ -173,7 +173,8 @@ def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, s
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
-        for number, (answer, figures) in enumerate(((trained, 3), (sampled, 3), (scaling, 4), (result, 1))):
+        phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        for number, (answer, figures) in enumerate(((trained, 3), (sampled, 3), (scaling, 3), (result, 1))):
             answer.write_report(tmp_path / f"{number}.html")
             driver.get((tmp_path / f"{number}.html").as_uri())
             assert driver.execute_script("return document.querySelectorAll('.main-svg').length") >= figures
@@ -185,6 +186,10 @@ def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, s
                 ActionChains(driver).move_to_element(marks[0]).perform()
                 words = driver.execute_async_script(HOVERED)
                 assert "GiB" in words[0] and words[1] > 0
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+            driver.refresh()
+            assert driver.execute_script("return document.documentElement.scrollWidth") == phone["width"]
+            driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     finally:
         driver.quit()

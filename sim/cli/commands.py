@@ -22,7 +22,7 @@ from sim.inputs.experiments import as_toml
 from sim.inputs.scenarios import request_of, scenario_of
 from sim.outcomes.results import Result
 from sim.report.frames import check_out
-from sim.report.page import PAGES, check_plotly
+from sim.report.page import check_plotly
 from strategies.plans.workloads import AUTO
 
 READ: Final = (
@@ -133,7 +133,7 @@ def check_files(options: argparse.Namespace) -> None:
             case "--gantt" | "--plot":
                 check_ending(flag, path, FIGURES)
             case "--report":
-                check_ending(flag, path, PAGES)
+                check_ending(flag, path, (".html",))
                 check_plotly(flag)
             case "--out":
                 check_out(path)

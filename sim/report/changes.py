@@ -72,11 +72,7 @@ class Change:
 
 
 class Variation(NamedTuple):
-    """A scenario with one thing changed.
-
-    Attributes:
-        recomputes: whether checkpointing is changed.
-    """
+    """A scenario with one thing changed, be it checkpointing."""
 
     name: str
     flags: str
@@ -85,13 +81,7 @@ class Variation(NamedTuple):
 
 
 def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") -> Iterator[Variation]:
-    """Yield the scenario with one thing changed, of those that most often decide.
-
-    Args:
-        scenario: the scenario of the sweep.
-        num_gpus: GPUs of the answer, which decide on the link.
-        checkpointing: of the answer, by default that of the scenario.
-    """
+    """Yield the scenario with one thing changed, of those that most often decide; the answer's GPUs decide on links."""
     workload: Any = scenario.workload
     cluster = scenario.cluster
 

@@ -36,12 +36,8 @@ class Moved(NamedTuple):
         return self.after_s / self.before_s - 1 if self.before_s else 0.0
 
 
-Pairs = dict[str, tuple[str | None, str | None]]
-"""Values that differ, before and after."""
-
-
-def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> Pairs:
-    """The values that differ between two mappings."""
+def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Return the values that differ between two mappings, before and after."""
     keys = before.keys() | after.keys()
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
@@ -54,7 +50,7 @@ class Comparison(NamedTuple):
     after: Recorded
 
     @property
-    def differing(self) -> Pairs:
+    def differing(self) -> dict[str, tuple[str | None, str | None]]:
         """Options and contents of inputs that differ, by key.
 
         Of a model at another resolution, or for another task, the content differs with these.
@@ -78,12 +74,17 @@ class Comparison(NamedTuple):
     def moved(self) -> list[Moved]:
         """The points simulated in both that take another time, the largest change first."""
         before, after = self.before, self.after
-        moved = [
-            Moved(key, before_s, after_s, (before.ranks[key], after.ranks[key]))
-            for key in before.ranks.keys() & after.ranks.keys()
-            if (before_s := before.points[key].seconds or 0.0)
-            != (after_s := after.points[key].seconds or 0.0)
+        both = [
+            Moved(
+                key,
+                before.points[key].seconds or 0.0,
+                after.points[key].seconds or 0.0,
+                (rank, after.ranks[key]),
+            )
+            for key, rank in before.ranks.items()
+            if key in after.ranks
         ]
+        moved = [one for one in both if one.before_s != one.after_s]
         return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))
 
     @property
@@ -94,12 +95,8 @@ class Comparison(NamedTuple):
     @property
     def turned(self) -> dict[str, int]:
         """Counts of points whose status changed, or which one of the two does not know."""
-        one, other = (
-            {key: known.status for key, known in of.points.items()} for of in (self.before, self.after)
-        )
-        pairs = (
-            (one.get(key, "not there"), other.get(key, "not there")) for key in one.keys() | other.keys()
-        )
+        sides = [{key: of.status for key, of in side.points.items()} for side in (self.before, self.after)]
+        pairs = ([side.get(key, "not there") for side in sides] for key in sides[0].keys() | sides[1].keys())
         return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if pair[0] != pair[1]).items()))
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +104,10 @@ class Comparison(NamedTuple):
         return {
             "question": self.words,
             "differing": {key: list(pair) for key, pair in self.differing.items()},
-            "winners": [_winner_json(record) for record in (self.before, self.after)],
+            "winners": [
+                (key := of.winner) and {**_key_json(key), "seconds": of.points[key].seconds}
+                for of in (self.before, self.after)
+            ],
             "same": self.same,
             "turned": self.turned,
             "moved": [
@@ -128,24 +128,12 @@ def _key_json(key: Key) -> dict[str, Any]:
     return {"strategy": key.strategy, "num_gpus": key.num_gpus, "parameters": dict(key.parameters)}
 
 
-def _winner_json(record: Recorded) -> dict[str, Any] | None:
-    key = record.winner
-    return None if key is None else {**_key_json(key), "seconds": record.points[key].seconds}
-
-
 def compare_records(
     before: Path | NamedRows, after: Path | NamedRows, keys: Sequence[str] = ()
 ) -> tuple[list[Comparison], list[str], list[str]]:
-    """Comparisons of the questions of two sources, and the questions that one of the two alone has.
+    """Return comparisons of the questions of two sources, and the questions that one of the two alone has.
 
-    Args:
-        before: a store, rows of a sweep or results: a file, or rows that none holds.
-        after: another.
-        keys: beginnings of the keys of the questions to look at; by default all.
-
-    Raises:
-        InputError: a file cannot be read, a key is empty, they have no question in common, or several are
-            asked in the same words.
+    ``keys`` are beginnings of the keys of the questions to look at; by default all.
     """
     if "" in keys:
         rule = "must be the beginnings of keys, with commas between"
@@ -188,9 +176,6 @@ def _listed(records: Sequence[Recorded]) -> str:
 
 
 SHOWN: Final = 10
-"""Points that are listed of those that moved."""
-NOT_ASKED: Final = "not asked"
-"""Stands for a value that one of the two lacks."""
 
 Comparable = str | PathLike[str] | Sweep | Scaling | Result
 """A file, or a result of ``sweep`` or ``run``."""
@@ -216,8 +201,9 @@ class Compared:
         return text(*self.blocks, width=WIDEST, wrap=False)
 
     def __repr__(self) -> str:
-        moved = sum(len(one.moved) for one in self.questions)
-        same = sum(one.same for one in self.questions)
+        moved, same = (
+            sum(of) for of in zip(*((len(one.moved), one.same) for one in self.questions), strict=True)
+        )
         questions = counted(len(self.questions), "question")
         return f"<Compared: {questions}, {counted(same, 'point')} as before, {moved} moved>"
 
@@ -239,17 +225,12 @@ class Compared:
         ``before_s`` and ``after_s`` are seconds of an iteration, or of a run of the sampler; ``change`` is the share by
         which it takes longer, 0.1 for 10 %; ranks count from 1.
         """
+        names = "before_s", "after_s", "change", "rank_before", "rank_after"
         return frame_of(
-            {
-                "question": one.words,
-                **row,
-                "change": moved.change,
-                "rank_before": ranks[0],
-                "rank_after": ranks[1],
-            }
+            {"question": one.words, **_key_json(of.key)}
+            | dict(zip(names, (of.before_s, of.after_s, of.change, *of.ranks), strict=True))
             for one in self.questions
-            for moved, row in zip(one.moved, one.to_json()["moved"], strict=True)
-            for ranks in [row.pop("ranks")]
+            for of in one.moved
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -314,7 +295,7 @@ def _blocks(one: Comparison) -> Iterator[Block]:
 
 def _reasons(one: Comparison) -> Sequence[str]:
     """Return the differences between the two, in words."""
-    lines = {key: f"{key}: {a or NOT_ASKED} -> {b or NOT_ASKED}" for key, (a, b) in one.differing.items()}
+    lines = {key: f"{key}: {a or 'not asked'} -> {b or 'not asked'}" for key, (a, b) in one.differing.items()}
     if models := lines.pop("model", ""):
         return [f"two models are compared: {models.removeprefix('model: ')}", *lines.values()]
     if lines:

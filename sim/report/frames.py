@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError, flag_value
 from profiles.outputs import check_ending, whole_file
@@ -17,9 +17,6 @@ from sim.outcomes.tasks import TASKS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-FORMULAS: Final = ("=", "+", "-", "@")
-"""Beginnings of a cell that spreadsheets calculate."""
 
 
 def rows(answer: Sweep | Scaling | Clusters, *, best_of_each: bool = False) -> list[dict[str, Any]]:
@@ -62,18 +59,11 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
 def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
     """Return the row of a point without a result: its parameters and its scenario."""
     scenario, workload = sweep.scenario, sweep.scenario.workload
-    return {
-        "task": scenario.task,
-        "model": scenario.model_name,
-        "cluster": scenario.cluster_name,
-        "stack": scenario.stack_name,
-        "num_gpus": point.num_gpus or workload.num_gpus,
-        "strategy": point.name,
-        "parameters": point.parameters,
-        "batch_size": workload.batch_size,
-        **scenario.asked,
-        "options": scenario.options,
-    }
+    where = {"task": scenario.task, "model": scenario.model_name, "cluster": scenario.cluster_name}
+    gpus, batch = point.num_gpus or workload.num_gpus, {"batch_size": workload.batch_size}
+    of_point = {"num_gpus": gpus, "strategy": point.name, "parameters": point.parameters}
+    asked = {**batch, **scenario.asked, "options": scenario.options}
+    return {**where, "stack": scenario.stack_name, **of_point, **asked}
 
 
 def check_out(path: Path) -> None:
@@ -110,7 +100,7 @@ def write_rows(sweep: Sweep | Scaling | Clusters, path: Path) -> None:
 
 def _no_formula(cell: Any) -> Any:  # noqa: ANN401
     """Return a cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _flat(item: dict[str, Any]) -> dict[str, Any]:

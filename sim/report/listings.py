@@ -14,7 +14,7 @@ from profiles.software.stacks import load_stack, stack_names
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.report.blocks import Column, Table, print_blocks
 from strategies.registry import class_of, every_strategy, policies
-from strategies.strategy import AnyStrategy, is_seamless
+from strategies.strategy import is_seamless
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,8 +29,6 @@ TABLES: Final[Mapping[str, str]] = {
     "strategies": "name task summary parameters",
 }
 """The columns of the frames that are printed, by command."""
-WIDE: Final = 27
-"""Characters of a column where the terminal is narrow."""
 UNITS: Final = (
     *(("_flop_per_s", TFLOP, "TFLOP/s"), ("_bytes_per_s", GB, "GB/s")),
     *(("_bytes", GIB, "GiB"), ("_s", MICROSECOND, "us")),
@@ -45,7 +43,7 @@ def print_listing(kind: str, names: Collection[str] = (), *, as_json: bool) -> N
         print(json.dumps(rows))
         return
     columns = [
-        Column(_head(key), [_cell(key, row.get(key)) for row in rows], rank, words=True, widest=WIDE)
+        Column(_head(key), [_cell(key, row.get(key)) for row in rows], rank, words=True, widest=27)
         for rank, key in enumerate(TABLES[kind].split())
     ]
     print_blocks([Table("", columns)])
@@ -125,47 +123,51 @@ def sampled_on(model: Model) -> str | None:
     return "several GPUs" if drawn.components[drawn.backbones[0]].exchanges else "one GPU"
 
 
+def _picked(item: object, names: str) -> dict[str, Any]:
+    """Return some attributes by name."""
+    return {name: getattr(item, name) for name in names.split()}
+
+
 def model_facts(model: Model) -> dict[str, Any]:
     """Return the facts of a model and its components."""
-    return {
-        **{key: getattr(model, key) for key in ("name", "title", "source", "guidance", "samples_per_gpu")},
-        "sampled_on": sampled_on(model),
-        "components": [
-            {
-                "name": component.name,
-                "trainable": component.trainable,
-                "layers": len(component.layers),
-                "parameters": component.held_parameters,
-                "skips": len(component.skips),
-                "measured_on": [device for device, _ in component.times],
-                "exchanges": sorted({exchange.kind for exchange in component.exchanges}),
-            }
-            for component in model.components
-        ],
-    }
+    components = [
+        {
+            **_picked(component, "name trainable"),
+            "layers": len(component.layers),
+            "parameters": component.held_parameters,
+            "skips": len(component.skips),
+            "measured_on": [device for device, _ in component.times],
+            "exchanges": sorted({exchange.kind for exchange in component.exchanges}),
+        }
+        for component in model.components
+    ]
+    facts = _picked(model, "name title source guidance samples_per_gpu")
+    return {**facts, "sampled_on": sampled_on(model), "components": components}
 
 
 def cluster_facts(cluster: Cluster) -> dict[str, Any]:
     """Return the facts of a cluster and its links."""
+    inter = None if cluster.inter_node is None else _link_facts(cluster.inter_node)
     return {
-        "name": cluster.name,
-        "source": cluster.source,
+        **_picked(cluster, "name source"),
         "device": cluster.device.name,
-        "devices_per_node": cluster.devices_per_node,
-        "max_nodes": cluster.max_nodes,
-        "intra_node": _link_facts(cluster.intra_node),
-        "inter_node": None if cluster.inter_node is None else _link_facts(cluster.inter_node),
+        **_picked(cluster, "devices_per_node max_nodes"),
+        **{"intra_node": _link_facts(cluster.intra_node), "inter_node": inter},
         "gathers_measured": cluster.gathers_measured,
     }
 
 
+def _link_facts(link: Link) -> dict[str, Any]:
+    facts = _picked(link, "kind bandwidth_bytes_per_s latency_s call_s")
+    return facts | ({"bandwidth_bytes_per_s": None} if link.kind == "ideal" else {})
+
+
 def device_facts(device: Device) -> dict[str, Any]:
     """Return the facts of a device and its rates by class of work."""
+    rates = None if device.rates is None else asdict(device.rates)
     return {
-        "name": device.name,
-        "source": device.source,
-        "memory_bytes": device.memory_bytes,
-        "rates": None if device.rates is None else asdict(device.rates),
+        **_picked(device, "name source memory_bytes"),
+        "rates": rates,
         "laws": device.own_laws is not None,
         "basis": basis(device),
     }
@@ -178,22 +180,17 @@ def basis(device: Device) -> str | None:
     return load_bands().family(device.name)
 
 
-def _link_facts(link: Link) -> dict[str, Any]:
-    facts = {key: getattr(link, key) for key in ("kind", "bandwidth_bytes_per_s", "latency_s", "call_s")}
-    return facts | ({"bandwidth_bytes_per_s": None} if link.kind == "ideal" else {})
-
-
-def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:
-    """Return the facts of a strategy and its parameters."""
-    parameters = {
-        item.name: {
-            "default": item.default,
-            "choices": list(item.metadata["choices"]),
-            "help": item.metadata["help"],
+def strategy_facts() -> Iterator[dict[str, Any]]:
+    """Yield the facts of each strategy and its parameters, then those of each serving policy."""
+    for cls in every_strategy().values():
+        parameters = {
+            item.name: {"default": item.default, "choices": list(of["choices"]), "help": of["help"]}
+            for item in fields(cls)
+            for of in [item.metadata]
         }
-        for item in fields(cls)  # type: ignore[arg-type]
-    }
-    return {"name": cls.name, "task": cls.task, "summary": cls.summary, "parameters": parameters}
+        yield {**_picked(cls, "name task summary"), "parameters": parameters}
+    for name, policy in policies().items():
+        yield {"name": name, "task": "serve", "summary": policy.summary, "parameters": {}}
 
 
 def _component_rows() -> Iterator[dict[str, Any]]:
@@ -201,23 +198,15 @@ def _component_rows() -> Iterator[dict[str, Any]]:
     for model in map(load_model, model_names()):
         facts = model_facts(model)
         for component, values in zip(model.components, facts.pop("components"), strict=True):
-            yield {name: facts[name] for name in facts} | {
-                **{"component": component.name, "tasks": ", ".join(component.tasks)},
-                **{name: value for name, value in values.items() if name != "name"},
-            }
-
-
-def policy_facts() -> Iterator[dict[str, Any]]:
-    """Yield the facts of each serving policy."""
-    for name, cls in policies().items():
-        yield {"name": name, "task": "serve", "summary": cls.summary, "parameters": {}}
+            own = {"component": values.pop("name"), "tasks": ", ".join(component.tasks)}
+            yield {**facts, **own, **values}
 
 
 def _strategy_rows() -> Iterator[dict[str, Any]]:
-    for cls in every_strategy().values():
-        facts = strategy_facts(cls)
-        yield facts | {"seamless": is_seamless(cls), "parameters": ", ".join(facts["parameters"])}
-    yield from (facts | {"seamless": True, "parameters": ""} for facts in policy_facts())
+    known = every_strategy()
+    for facts in strategy_facts():
+        seamless = facts["name"] not in known or is_seamless(known[facts["name"]])
+        yield facts | {"seamless": seamless, "parameters": ", ".join(facts["parameters"])}
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,7 +223,7 @@ FACTS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
     "clusters": lambda: map(cluster_facts, map(load_cluster, cluster_names())),
     "devices": lambda: map(device_facts, map(load_device, device_names())),
     "stacks": lambda: map(asdict, map(load_stack, stack_names())),
-    "strategies": lambda: [*map(strategy_facts, every_strategy().values()), *policy_facts()],
+    "strategies": strategy_facts,
 }
 """Facts under public keys, by command."""
 ROWS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {

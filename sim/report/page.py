@@ -20,20 +20,10 @@ from sim.report.blocks import Block, Command, Panel, html
 from sim.report.descriptions import held_fixed
 from sim.report.numbers import band, duration, unit_of
 from sim.report.rankings import table_blocks
-from sim.report.results import (
-    NO_RUNTIME_TODAY,
-    command_of,
-    measured_words,
-    panel_of,
-    per_words,
-    runtimes_of,
-)
+from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, panel_of, per_words, runtimes_of
 from sim.report.scalings import table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
-PLOTLY: Final = "plotly"
-PAGES: Final = (".html",)
-"""Endings that a browser takes for a page."""
 HOVER: Final = (
     "a point shows its band of 8 in 10 measured runs; a click on a strategy hides it, two show it alone"
 )
@@ -70,22 +60,14 @@ def headline_of(result: Result, named: str) -> Headline:
 
 def check_plotly(output: str = "a report") -> None:
     """Refuse to make a report, or another output, without Plotly."""
-    if find_spec(PLOTLY) is None:
+    if find_spec("plotly") is None:
         raise InputError(f"{output} needs plotly: pip install 'diffusim[report]'")
 
 
 def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
-    """Write the report of a sweep, or of sweeps over several numbers of GPUs, ascending.
+    """Write the report of a sweep, or of sweeps over several numbers of GPUs, ascending: it answers at the knee.
 
-    Args:
-        sweeps: one, or one for each number of GPUs; the answer of several is that of the knee.
-        path: of the page.
-        asked: the command line that gives the report again.
-        note: a further remark of the answer.
-
-    Raises:
-        InputError: the file cannot be written, or Plotly is not installed.
-        InfeasibleError: no point fits, so that there is nothing to plot.
+    ``asked`` is the command line that gives the report again, ``note`` a further remark.
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
         raise InfeasibleError(
@@ -116,7 +98,8 @@ def _trace_part(result: Result) -> Part:
 
 def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
     """Return the page of a sweep, or of several."""
-    from sim.report.plots import interactive
+    from sim.report.plots import charts, interactive
+    from sim.report.plots.space import plot_scaling
 
     scaling = Scaling(tuple(sweeps))
     chosen, verdict = scaling.chosen, verdict_at_knee(scaling, note)
@@ -134,7 +117,8 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
         Part("Best points", "", [html(*table_blocks(chosen, MOST_ROWS))]),
     ]
     if len(sweeps) > 1 and scaling.steps:
-        more = [interactive.scaling_figure(scaling), html(table_of(scaling))]
+        picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
+        more = [picture, html(table_of(scaling))]
         parts.append(Part("More GPUs", "", more))
     parts += [] if best is None else [_trace_part(chosen.result_of(best))]
     return page_text(verdict.panel.title, headline, verdict.panel, [*parts, Part(FROM, "", [html(*source)])])
@@ -193,12 +177,8 @@ def _section(number: int, part: Part) -> str:
 
 
 def write_page(path: Path, page: Callable[[], str]) -> None:
-    """Write a page, which is made only if it can be written.
-
-    Raises:
-        InputError: the file cannot be written, or Plotly is not installed.
-    """
-    check_ending("path", path, PAGES)
+    """Write a page, which is made only if it can be written."""
+    check_ending("path", path, (".html",))
     text = page()
     with whole_file(path) as file:
         file.write_text(text, encoding="utf-8")

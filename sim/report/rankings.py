@@ -21,19 +21,12 @@ from sim.report.results import NO_RUNTIME_TODAY
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.registry import baselines
 
-HEADLINE: Final = " best"
-"""Mark of the recommended point."""
-TIE: Final = " tie"
-"""Mark of points that tie with it."""
-TIED: Final = "tie: closer to the best than our error"
-"""Meaning of the mark."""
-FRONT: Final = " *"
-"""Mark of points of the Pareto front."""
+HEADLINE, TIE, FRONT = " best", " tie", " *"
+"""Marks of the recommended point, of those that tie with it, and of the Pareto front."""
 BEST: Final = 10
 """Rows of the table of the best."""
 HOW: Final = 18
 """Characters for what was varied in a narrow table."""
-NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
 
 
 def print_rows_json(answer: Sweep | Scaling | Clusters) -> None:
@@ -50,7 +43,8 @@ def print_rows_json(answer: Sweep | Scaling | Clusters) -> None:
 def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     verdict, table = verdict_of(sweep, note), table_blocks(sweep)
-    blocks = [*table, NO_BEST] if table else []
+    none = "best: none; every point that fits leaves seams, which is not recommended"
+    blocks = [*table, none] if table else []
     if verdict:
         blocks = [*verdict.answer, *table, Command("again", verdict.again)]
     print_blocks([*blocks, *_remarks(sweep, verdict)], as_markdown=as_markdown)
@@ -176,7 +170,7 @@ def memory_column(results: Sequence[Result]) -> Column:
 def legend(table: Table) -> Iterator[str]:
     """Yield the meanings of the marks and letters of a table: a line each."""
     if any(cell.endswith(TIE) for cell in table.columns[0].cells):
-        yield TIED
+        yield "tie: closer to the best than our error"
     if table.columns[-1].name == "runs in" and "-" in table.columns[-1].cells:
         yield f"runs in -: {NO_RUNTIME_TODAY}"
     cells = (cell for column in table.filled if column.words for cell in column.cells)

@@ -35,10 +35,8 @@ COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason; share of waiting without a reason."""
 LEAST_PART: Final = 0.01
 """Share from which on the optimizer's step on the host, or a part of a difference, is a reason."""
-LEAST_TOLD: Final = 1e-4
-"""Share of the time from which on a difference is a reason."""
-LEAST_SLOWED: Final = 0.02
-"""Share of the time from which on a slowdown by collectives is a reason."""
+LEAST_TOLD, LEAST_SLOWED = 1e-4, 0.02
+"""Shares of the time from which on a difference, and a slowdown by collectives, are reasons."""
 PARTS: Final = {
     "lost to collectives": "compute slowed by overlap",
     "host": "waiting for the host",

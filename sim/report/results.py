@@ -24,14 +24,11 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, Sampler, Strategy
 
 CELLS: Final = 20
-"""Characters of a bar."""
 FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
-"""Letters of bars: compute or memory in use, waiting for the host, waiting for data, and nothing."""
+"""Of bars: compute or memory in use, waiting for the host, waiting for data, and nothing."""
 LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
 NO_RUNTIME_TODAY: Final = "no framework runs this today"
-PACED: Final = "; beside these, a measured run of yours sets the pace of compute"
-"""Addition to trust where compute is scaled to a measured run of the same task."""
 
 
 def result_blocks(result: Result) -> list[Block]:
@@ -111,7 +108,8 @@ def origin_lines(result: Result) -> Iterator[Line]:
         words.insert(1, f"those of the backbone {scenario.costs.published}")
     yield "times", "; ".join(filter(None, words))
     measured = scenario.measured
-    paced = PACED if measured is not None and measured.task == scenario.task else ""
+    paced = "; beside these, a measured run of yours sets the pace of compute"
+    paced = paced if measured is not None and measured.task == scenario.task else ""
     yield "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
 
 

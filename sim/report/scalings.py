@@ -1,24 +1,16 @@
 """Scalings: the best on each number of GPUs, or on each cluster, as a table, and the verdict at the knee."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from math import fsum
-from typing import Final
 
 from profiles.errors import counted
 from sim.explore.legality import starters
 from sim.explore.scaling import PAYS, Clusters, Scaling, Step
-from sim.report.blocks import Block, Column, Command, Line, Table, print_blocks
+from sim.report.blocks import Block, Column, Command, Table, print_blocks
 from sim.report.descriptions import how, tried
 from sim.report.numbers import rounded, sample_words
 from sim.report.rankings import HOW, TIE, legend, memory_column, time_columns
-from sim.report.reasons import Account, account_of, fewer_reason
 from sim.report.results import command_of
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
-
-LEAST_MORE: Final = 0.01
-"""Share of the GPU time from which on a part of its growth is shown."""
-NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
 
 
 def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
@@ -29,7 +21,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
     verdict, knee, fastest = verdict_of(scaling.chosen, note), scaling.knee, scaling.fastest
     if not verdict or knee is None or fastest is None or len(scaling) == 1:
         return verdict
-    lead = [("sweet spot", _knee_words(scaling, knee)), *_beyond_lines(scaling, knee, verdict.account)]
+    lead = [("sweet spot", _knee_words(scaling, knee))]
     there, word = {step.gpus for step in scaling.steps}, "not on"
     for sweep in scaling.sweeps:
         if (gpus := sweep.scenario.workload.num_gpus) not in there:
@@ -38,27 +30,6 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
     if fastest.gpus != knee.gpus:
         lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
     return replace(verdict, title=scaling.title, lead=tuple(lead))
-
-
-def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Line]:
-    """Yield the additional GPU time of a sample beyond the knee, and where it goes."""
-    for sweep in scaling.sweeps:
-        gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
-        if gpus > knee.gpus and best is not None:
-            break
-    else:
-        return
-    result, before_s = sweep.result_of(best), knee.result.gpu_s_per_sample
-    here, there = account.seconds(before_s), account_of(result).seconds(result.gpu_s_per_sample)
-    more = {name: (there[name] - here[name]) / before_s for name in here}
-    parts = (name for name in sorted(more, key=lambda one: -more[one]) if abs(more[name]) >= LEAST_MORE)
-    where, whole = ", ".join(f"{name} {more[name]:+.0%}" for name in parts), fsum(more.values())
-    on, one = counted(gpus, "GPU"), unit_of(scaling).removesuffix("s")
-    if (used := result.num_gpus * sweep.copies(best)) < gpus:
-        yield "", f"on {on} the best uses {used} of them ({best.name})"
-    if where and whole > 0:
-        yield "", f"on {on} each {one} takes {whole:.0%} more GPU time ({best.name}): {where}"
-    yield from (("", words) for words in fewer_reason(sweep, best))
 
 
 def _fastest_words(scaling: Scaling, fastest: Step) -> str:
@@ -92,7 +63,7 @@ def unit_of(scaling: Scaling) -> str:
 def print_scaling(scaling: Scaling, note: str, *, as_markdown: bool) -> None:
     """Print the verdict at the knee with a note, and the best on each number of GPUs."""
     verdict = verdict_at_knee(scaling, note)
-    blocks: list[Block] = [NONE]
+    blocks: list[Block] = ["best: none; nothing that is recommended fits, on any of these numbers of GPUs"]
     if verdict:
         table = table_of(scaling)
         blocks = [*verdict.answer, table, *legend(table), Command("again", verdict.again)]

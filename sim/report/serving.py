@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -18,11 +17,8 @@ from sim.serving.answers import TOLD, Serving
 from sim.serving.fleet import Plan
 from sim.serving.outcomes import Outcome, interval_of_p99
 
-MOST_ROWS: Final = 10
-"""Rows of the table of plans; the best of each policy and of each cluster stands there in any case."""
-MOST_IMPOSSIBLE: Final = 3
-"""Lines on what cannot be."""
-TIED: Final = "tie: the draws of requests cannot tell it from 1"
+MOST_ROWS, MOST_IMPOSSIBLE = 10, 3
+"""Rows of the table of plans, beside the best of each policy and cluster, and lines on what cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +228,10 @@ def plan_blocks(serving: Serving) -> list[Block]:
     first = Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown])
     every = [of for _, of in shown]
     table = _table("plans, best first", first, every, [alike[number] for number, _ in shown], serving)
-    return [table, *([TIED] if ties & set(map(id, every)) else [])]
+    return [
+        table,
+        *(["tie: the draws of requests cannot tell it from 1"] if ties & set(map(id, every)) else []),
+    ]
 
 
 def curve_table(serving: Serving) -> Table:
@@ -278,7 +277,7 @@ def write_serving_report(serving: Serving, path: Path, asked: str = "") -> None:
 
 
 def _serving_page(serving: Serving, asked: str) -> str:
-    from sim.report.plots import serving as plots  # noqa: PLC0415  matplotlib takes long
+    from sim.report.plots.serving import pictures_of  # noqa: PLC0415  matplotlib takes long
 
     result, best, panel = serving.result, serving.best, verdict_of_serving(serving).panel
     number, unit = f"{figures(best.percentile_s(99))} s", "in which 99 of 100 requests are served"
@@ -289,7 +288,7 @@ def _serving_page(serving: Serving, asked: str) -> str:
     blocks = serving_blocks(serving)[1:]
     headline = Headline(number, unit, words, [block for block in blocks if isinstance(block, Command)])
     parts = [Part("Plans", "", [html(*(block for block in blocks if not isinstance(block, Command)))])]
-    parts += [Part(head, "", [plots.as_html(draw(serving))]) for head, draw in plots.pictures_of(serving)]
+    parts += [Part(head, "", [picture]) for head, picture in pictures_of(serving)]
     source: list[Block] = (
         [] if result is None or result.source is None else [provenance(result.source.scenario)]
     )

@@ -1,7 +1,7 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -10,7 +10,6 @@ from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice
 from sim.explore.legality import starters
-from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -34,12 +33,7 @@ class Verdict(Panelled):
     """The answer of a sweep; it prints itself.
 
     Attributes:
-        title: the question in words.
-        objective: the ranking criterion.
-        best: the recommended result.
-        account: where its time goes, and why.
         runner_up: the best of another strategy, of those that a runtime starts where it starts the best; else None.
-        runner_up_ties: whether it ties with the best.
         difference: what the runner-up does longer and shorter.
         ties: points of each strategy, of those simulated, that tie with the best.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
@@ -47,14 +41,11 @@ class Verdict(Panelled):
         tried: the values of parameters that the sweep looks at; those that it varied are named.
         fair: a remark on how fairly points compare; empty where each strategy has its best partition.
         fastest: the fastest point, where memory is ranked by; else None.
-        runs_in: the runtimes that start the best.
         chosen: what decided on the best among points that are too close to call; None where there is no other.
         research: the best point of all where no runtime starts it, but others; else None.
-        research_ties: whether it ties with the best.
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies with the result of the best, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
-        note: a further remark, or empty.
         roomy: where the best is nearly full, the best of those simulated that are not; else None.
     """
 
@@ -288,6 +279,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
     assert best.result is not None
     runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
+    results = [point.result for point in ranked if point.result is not None]
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
     there = [point for point in ranked if starters(point, sweep.scenario)] if runs_in else ranked
     research = first if first is not there[0] and not first.same(there[0]) else None
@@ -325,7 +317,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
         fastest=fastest,
         note=note,
-        roomy=_roomy(ranked) if best.result.nearly_full else None,
+        roomy=next((of for of in results if not of.nearly_full), None) if best.result.nearly_full else None,
     )
 
 
@@ -335,11 +327,6 @@ def _chosen_words(choice: Choice) -> str:
     among = f"{len(names)} strategies" if len(names) > 1 else f"{len(choice.close)} points"
     why = f"as it {' and '.join(choice.by) or 'is the fastest'}"
     return f"{why}, of {among} too close to call and at most {SLACK - 1:.0%} slower"
-
-
-def _roomy(ranked: Sequence[Point]) -> Result | None:
-    """Return the best of some points, the best first, that is not nearly full."""
-    return next((point.result for point in ranked if point.result and not point.result.nearly_full), None)
 
 
 def _one_copy_words(sweep: Sweep) -> str:

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-MORE_OF_SWEEP: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
-MORE_OF_SERVING: Final = (
-    "More: .frame(), .requests(), .plot(), .write_report('report.html'); sim.plots.plot_fleet(...)"
-)
-MORE_OF_SCALING: Final = "More: .frame(), .steps, .plot(), .write_report('report.html')"
+MORE: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
 
 
 class Result(results.Result):
@@ -86,9 +82,7 @@ class Result(results.Result):
     def write_report(self, path: str | Path, asked: str = "") -> None:
         """Write an HTML page with the timeline and the memory over time, which needs no network.
 
-        Args:
-            path: of the file, which ends in .html.
-            asked: the command line that it says to run again; by default that of the result.
+        ``asked`` is the command line that it says to run again; by default that of the result.
         """
         write_page(Path(path), lambda: run_page(self, asked))
 
@@ -156,7 +150,7 @@ class Sweep(_Swept, sweep.Sweep):
     def _repr_html_(self) -> str:
         """Return the verdict and the best points, in a notebook; why nothing fits, where nothing does."""
         table = table_blocks(self)
-        return html(self.verdict.panel, *table, *([MORE_OF_SWEEP] if table else []))
+        return html(self.verdict.panel, *table, *([MORE] if table else []))
 
     @property
     def verdict(self) -> Verdict | NoVerdict:
@@ -220,7 +214,7 @@ class Scaling(_Swept, scaling.Scaling):
         """Return the verdict at the knee and the best on each number of GPUs, in a notebook."""
         if not (verdict := self.verdict):
             return html(Panel(repr(self)[1:-1], [("", str(verdict))]))
-        return html(verdict.panel, table_of(self), MORE_OF_SCALING)
+        return html(verdict.panel, table_of(self), MORE)
 
     @property
     def verdict(self) -> Verdict | NoVerdict:
@@ -288,7 +282,7 @@ class Serving(answers.Serving):
 
     def _repr_html_(self) -> str:
         """Return the verdict and the plans, in a notebook."""
-        return html(*serving_blocks(self), MORE_OF_SERVING)
+        return html(*serving_blocks(self), MORE.replace("best.plot_timeline", "requests"))
 
     def requests(self) -> "DataFrame":
         """Return the requests of the best plan: seconds of arrival, start and end, shape, SLO, and whether it held."""

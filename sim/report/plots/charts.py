@@ -6,6 +6,7 @@ Colours are those of Okabe and Ito, which the colour-blind tell apart; those of 
 """
 
 import sys
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import isfinite
@@ -57,11 +58,7 @@ class Chart(Figure):
 
 
 def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
-    """Write a figure in the format of the path's ending; the same figure gives the same bytes.
-
-    Raises:
-        InputError: the ending is unknown, or the file cannot be written.
-    """
+    """Write a figure in the format of the path's ending; the same figure gives the same bytes."""
     path = Path(path)
     check_ending("figure", path, FIGURES)
     ending = path.suffix.lower()
@@ -70,6 +67,15 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
         figure.savefig(path, format=ending[1:], dpi=DOTS_PER_INCH, metadata=metadata)
     except OSError as error:
         raise InputError(f"figure '{path}' cannot be written: {error.strerror or error}") from None
+
+
+def as_html(figure: Figure) -> str:
+    """Return a figure as an image in HTML, narrow enough for its letters to be read on a phone."""
+    buffer = BytesIO()
+    figure.set_size_inches(figure.get_size_inches() * 6.5 / figure.get_size_inches()[0])
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    source = f"data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}"
+    return f'<div class="figure"><img style="max-width: 100%" src="{source}"></div>'
 
 
 def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
@@ -93,8 +99,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def _figure_of(axes: Axes) -> Figure:
     """Return the whole figure that axes are on, be they on a part of it."""
-    figure: Figure = axes.figure.figure
-    return figure
+    return axes.figure.figure
 
 
 def inches(axes: Axes) -> tuple[float, float]:

@@ -10,28 +10,20 @@ from plotly.subplots import make_subplots
 
 from profiles.units import GIB, MILLISECOND, FloatArray
 from sim.explore.points import Point
-from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.tasks import TASKS
 from sim.replay.memory import IntArray
 from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
 from sim.report.descriptions import LETTERS, Tried, how, tried
 from sim.report.frames import listed, rows
-from sim.report.numbers import PER_SECOND, banded, sample_words
+from sim.report.numbers import PER_SECOND, banded
 from sim.report.plots.charts import FRONT, INK, LIMIT
-from sim.report.plots.looks import FADED, MARKERS, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.space import plot_scaling_info
+from sim.report.plots.looks import FADED, LOOKS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.sweep import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from strategies.plans.actions import FrozenAction, PatchAction, StageAction
 from strategies.plans.traces import Trace
 
-NAMES: Final = (
-    "circle square diamond triangle-up triangle-down cross triangle-left x triangle-right star pentagon hexagon"
-    " diamond-tall"
-)
-SYMBOLS: Final = dict(zip(MARKERS, NAMES.split(), strict=True))
-"""Plotly's names of the markers of strategies."""
 ROW: Final = {"offset": -0.42, "width": 0.62}
 LANE: Final = {"offset": 0.22, "width": 0.18}
 """Places of compute, and of collectives, around the number of a device."""
@@ -44,15 +36,6 @@ POINTS: Final = "points"
 HIDDEN: Final = "rgba(0, 0, 0, 0)"
 MOST_TIMES: Final = 1500
 """Times at which memory is drawn; of more, the fullest of each span."""
-ROLES: Final = {
-    "saved": "saved activations",
-    "hidden": "hidden states",
-    "gradient": "gradients of hidden states",
-    "frozen": "frozen layers' tensors",
-    "input": "inputs of the backbone",
-    "skip": "skips",
-}
-"""Roles of tensors, without the stage or number at the end, as a page names them."""
 Box = tuple[int, float, float, str]
 """Device, start, end and words of a bar."""
 
@@ -146,7 +129,7 @@ def _memory_areas(trace: Trace) -> list[Any]:
     times_s, by_role = memory_kinds(trace, fullest)
     kinds: dict[str, FloatArray] = {}
     for role, sizes in by_role.items():
-        name = ROLES.get(re.sub(r" (\d+|to .*|gradient .*)$", "", role), role.replace("_", "-"))
+        name = LOOKS["roles"].get(re.sub(r" (\d+|to .*|gradient .*)$", "", role), role.replace("_", "-"))
         kinds[name] = kinds.get(name, np.zeros(len(times_s))) + sizes
     kept = _kept(times_s, np.sum(list(kinds.values()), axis=0))
     steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
@@ -214,7 +197,7 @@ def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, An
         "name": label_of(name, seams=seams), "mode": "markers", "opacity": FADED if seams else 1.0,
         "x": [point.peak_memory_bytes / GIB for point in points], "y": [info.height(point) for point in points],
         "marker": {
-            "color": colour, "symbol": SYMBOLS[marker], "line": {"color": INK, "width": 0.6},
+            "color": colour, "symbol": LOOKS["symbols"][marker], "line": {"color": INK, "width": 0.6},
             "size": [least + 2.5 * np.log2(point.num_gpus or 1) for point in points],
         },
         "customdata": [point.band for point in points], "meta": POINTS,
@@ -274,21 +257,3 @@ def _point_words(point: Point, values: Tried) -> str:
     assert result is not None
     memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
     return "<br>".join(filter(None, (result.strategy, how(result, values), banded(result), memory)))
-
-
-def scaling_figure(scaling: Scaling) -> go.Figure:
-    """Return the speed per GPU of each strategy over the numbers of GPUs, with the knee."""
-    info = plot_scaling_info(scaling, "num_gpus")
-    figure = go.Figure(layout=_layout(height=360))
-    for name, speeds in info.speeds.items():
-        colour, marker = strategy_look(name)
-        figure.add_scatter(
-            name=name, x=info.across, y=speeds, mode="lines+markers", connectgaps=True, line={"color": colour},
-            marker={"symbol": SYMBOLS[marker], "size": 9},
-        )  # fmt: skip
-    if scaling.knee is not None:
-        figure.add_vline(scaling.knee.gpus, line={"color": LIMIT, "dash": "dot"})
-    figure.update_xaxes(title="GPUs", type="log", tickvals=info.across)
-    title = f"{sample_words(scaling.sweeps[0].scenario)[1]} per second and GPU"
-    figure.update_yaxes(title=title, rangemode="tozero")
-    return figure

@@ -4,48 +4,14 @@ Strategies of one family share a hue, from dark to light. Those of one task can 
 the colour-blind; across tasks, whose pictures never mix, hues are used twice, but never with the same marker.
 """
 
-from collections.abc import Mapping
+import tomllib
+from importlib.resources import files
 from typing import Final
 
 from strategies.registry import every_strategy
 
-LOOKS: Final[Mapping[str, tuple[str, str]]] = {
-    # every GPU holds all layers
-    "ddp": ("#1A1264", "o"),
-    "zero2": ("#1F66E5", "s"),
-    "zero3": ("#78C0FA", "D"),
-    "fsdp": ("#4800D8", "d"),
-    # pipelines of the backbone alone
-    "gpipe": ("#7A1F0A", "^"),
-    "1f1b": ("#EA5A0C", "v"),
-    "interleaved": ("#EFA661", "P"),
-    "zero-bubble": ("#F7DB40", "<"),
-    # pipelines that place frozen layers, or a second backbone
-    "spp": ("#0F4038", "X"),
-    "diffusionpipe": ("#0A8254", "*"),
-    "bidirectional": ("#A0E8A6", ">"),
-    # pipelines folded at the skips
-    "wave": ("#A030A5", "p"),
-    "pulse": ("#BE90B4", "h"),
-    # one GPU
-    "single": ("#A8A8A8", "o"),
-    # every GPU draws a patch
-    "distrifusion": ("#1A1264", "X"),
-    "sync-patch": ("#1F66E5", "D"),
-    "naive-patch": ("#78C0FA", "s"),
-    # every GPU computes a part of each layer
-    "tensor": ("#7A1F0A", "v"),
-    "ring": ("#EA5A0C", "^"),
-    "ulysses": ("#EFA661", "<"),
-    "usp": ("#F7DB40", "P"),
-    "attention2d": ("#B4FCB4", "h"),
-    # patches pass through a pipeline
-    "pipefusion": ("#0F4038", "p"),
-    "hybrid": ("#0A8254", ">"),
-    # every GPU draws a step
-    "paradigms": ("#A030A5", "*"),
-}
-MARKERS: Final = "osD^vP<X>*phd"
+LOOKS: Final = tomllib.loads(files("sim.report.plots").joinpath("looks.toml").read_text(encoding="utf-8"))
+MARKERS: Final = "".join(LOOKS["symbols"])
 OTHERS: Final = "#222222"
 """The colour of strategies that other packages bring."""
 FADED: Final = 0.45
@@ -56,9 +22,11 @@ RECOMMENDED: Final = "recommended"
 
 def strategy_look(name: str) -> tuple[str, str]:
     """Return the colour and the marker of a strategy; those of other packages share a colour."""
-    if name in LOOKS:
-        return LOOKS[name]
-    brought = [other for other in every_strategy() if other not in LOOKS]
+    known = LOOKS["strategies"]
+    if name in known:
+        colour, marker = known[name]
+        return colour, marker
+    brought = [other for other in every_strategy() if other not in known]
     number = brought.index(name) if name in brought else len(brought)
     return OTHERS, MARKERS[number % len(MARKERS)]
 

@@ -20,16 +20,7 @@ SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
 def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
-    """Return the rows of something to be drawn, all of which have some keys.
-
-    Args:
-        drawable: sweeps, results, rows or a frame.
-        needs: keys that every row has.
-        axes: keys of the axes, by the argument that names them.
-
-    Raises:
-        InputError: something has no rows, or one lacks a key; of an axis it names the argument.
-    """
+    """Return the rows of something to be drawn; all have the keys that it needs, and those of its axes by argument."""
     if isinstance(drawable, str | Mapping) or not isinstance(drawable, Iterable | Result):
         raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
     one = isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "columns")
@@ -67,11 +58,7 @@ def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
 
 
 def plot_trace(source: Trace | Result) -> Trace:
-    """Return the trace of a result, or the trace itself.
-
-    Raises:
-        InputError: it is something else, or the result came without traces.
-    """
+    """Return the trace of a result, or the trace itself."""
     trace = source.trace if isinstance(source, Result) else source
     if not isinstance(trace, Trace):
         raise InputError(f"trace is {shown(trace)}, must be a result or one of its traces")

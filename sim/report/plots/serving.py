@@ -1,8 +1,5 @@
 """Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
 
-from base64 import b64encode
-from collections.abc import Callable, Sequence
-from io import BytesIO
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -20,8 +17,6 @@ __all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates")
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
 """Of plans and requests, in turn."""
-PAGE_INCHES: Final = 6.5
-"""Width of a picture on a page, where letters can be read on a phone, too."""
 WINDOW: Final = 12
 """Mean latencies that a picture of the fleet shows."""
 
@@ -139,16 +134,8 @@ def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
     return figure
 
 
-def pictures_of(serving: Serving) -> Sequence[tuple[str, Callable[[Serving], Figure]]]:
-    """Return the headings of a report's pictures, and what draws each."""
+def pictures_of(serving: Serving) -> list[tuple[str, str]]:
+    """Return the headings of a report's pictures, and the pictures as HTML."""
     every = [("Latency and cost", plot_costs), ("GPUs over time", plot_fleet), ("The queue", plot_queue)]
-    return [("Load", plot_rates), *every] if serving.curves else every
-
-
-def as_html(figure: Figure) -> str:
-    """Return a figure as an image in HTML, which needs no other file."""
-    buffer, (width, height) = BytesIO(), figure.get_size_inches()
-    figure.set_size_inches(PAGE_INCHES, height * PAGE_INCHES / width)
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    source = f"data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}"
-    return f'<div class="figure"><img style="max-width: 100%" src="{source}"></div>'
+    load = [("Load", charts.as_html(plot_rates(serving)))] if serving.curves else []
+    return [*load, *((head, charts.as_html(draw(serving))) for head, draw in every)]

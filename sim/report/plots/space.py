@@ -1,11 +1,9 @@
-"""The design space: which strategy wins where, how throughput scales with one of its axes, and bubble ratios."""
+"""The design space: which strategy wins where, and how throughput scales with one of its axes."""
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -18,14 +16,7 @@ from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, check_speeds, plot_rows
 from strategies.registry import class_of
 
-__all__ = [
-    "plot_bubble_ratios",
-    "plot_bubble_ratios_info",
-    "plot_scaling",
-    "plot_scaling_info",
-    "plot_winners",
-    "plot_winners_info",
-]
+__all__ = ["plot_scaling", "plot_scaling_info", "plot_winners", "plot_winners_info"]
 
 PLAIN: Final = {"train": ("ddp", "fsdp"), "sample": ("ulysses", "single")}
 """Strategies that take the least trouble, by task."""
@@ -34,14 +25,7 @@ LEAST: Final = 0.01
 
 
 class Winner(NamedTuple):
-    """The fastest strategy of a scenario.
-
-    Attributes:
-        strategy: its name.
-        samples_per_s: its throughput.
-        plain: the fastest of the plain strategies; None where none has a result.
-        lost: share of the speed that the plain one loses, 0.1 for 10 %.
-    """
+    """The fastest strategy of a scenario; ``lost``: the share of the speed that the fastest plain one loses."""
 
     strategy: str
     samples_per_s: float
@@ -129,23 +113,11 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
 
 
 def plot_winners(
-    rows: Drawable,
-    across: str,
-    down: str,
-    title: str = "",
-    *,
-    baseline: str | None = None,
-    ax: Axes | None = None,
-) -> Figure:
+    rows: Drawable, across: str, down: str, title: str = "", *, baseline: str | None = None, ax: Axes | None = None,
+) -> Figure:  # fmt: skip
     """Return the fastest strategy of each scenario as a map, with its throughput, and what a plain one loses.
 
-    Args:
-        rows: as of ``plot_winners_info``, as are the keys of the axes, the baseline and the errors.
-        across: the key along the horizontal axis, such as ``num_gpus``.
-        down: the key along the vertical axis, such as ``model``.
-        title: of the picture.
-        baseline: the strategy whose loss is told.
-        ax: axes to draw on; by default those of a new figure.
+    Takes what ``plot_winners_info`` takes: the keys of the axes are such as ``num_gpus`` and ``model``.
     """
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
@@ -201,12 +173,8 @@ class ScalingInfo(NamedTuple):
 def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     """Return the values that ``plot_scaling`` draws: of several results at one place, the fastest.
 
-    Args:
-        rows: as of ``plot_winners_info``; strategies that have none are left out.
-        across: the key along the horizontal axis.
-
     Raises:
-        InputError: no row was simulated, or one lacks the key or its speed.
+        InputError: no row was simulated, or one lacks the key of the axis or its speed.
     """
     rows = plot_rows(rows, "strategy", "num_gpus", across=across)
     best: dict[str, dict[Any, float]] = {}
@@ -231,71 +199,12 @@ def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None =
         colour, marker = strategy_look(name)
         known = [(x, speed) for x, speed in enumerate(speeds) if speed is not None]
         places, values = zip(*known, strict=True)
-        axes.plot(
-            places,
-            values,
-            color=colour,
-            marker=marker,
-            markersize=6,
-            linewidth=1.2,
-            label=name,
-            **charts.EDGE,
-        )
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6, "linewidth": 1.2}
+        axes.plot(places, values, label=name, **look, **charts.EDGE)
     axes.set_xticks(range(len(info.across)), list(map(charts.tick, info.across)))
     axes.set(xlabel=_label(across), ylabel="samples per second and GPU")
     axes.set_ylim(bottom=0.0)
     charts.add_grid(axes)
     charts.add_legend(axes, "right")
-    charts.set_title(axes, title)
-    return figure
-
-
-class BubbleRatioInfo(NamedTuple):
-    """Bubble ratios by stages (rows) and micro-batches (columns); None where there is no result."""
-
-    stages: list[int]
-    micro_batches: list[int]
-    ratios: list[list[float | None]]
-
-
-def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
-    """Return the values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.
-
-    Args:
-        rows: sweeps, results, or their rows; those without stages, micro-batches or a ratio are left out.
-
-    Raises:
-        InputError: no row is left.
-    """
-    best: dict[tuple[int, int], float] = {}
-    for row in plot_rows(rows):
-        parameters = row.get("parameters") or row  # a frame has a column of each
-        key: tuple[Any, Any] = parameters.get("pipeline_degree"), parameters.get("micro_batches")
-        if all(map(charts.is_finite, (*key, row.get("bubble_ratio")))):
-            best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
-    if not best:
-        raise InputError("no row has a pipeline_degree, micro_batches and a bubble_ratio: nothing to plot")
-    stages = sorted({degree for degree, _ in best})
-    counts = sorted({count for _, count in best})
-    return BubbleRatioInfo(stages, counts, [[best.get((p, m)) for m in counts] for p in stages])
-
-
-def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) -> Figure:
-    """Return the bubble ratios as a map with the percentages written in its cells.
-
-    Source: DiffusionPipe, Figure 4.
-    """
-    info = plot_bubble_ratios_info(rows)
-    figure, axes = charts.chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
-    percent = 100 * np.array(info.ratios, dtype=float)
-    highest = float(np.nanmax(percent)) or 1.0
-    colours = mpl.colormaps["Blues"].with_extremes(bad=charts.IDLE_FACE)
-    cells = axes.pcolormesh(percent, cmap=colours, vmin=0.0, vmax=highest, edgecolors="white", linewidth=2.0)
-    for (y, x), value in np.ndenumerate(percent):
-        words, colour = "-" if np.isnan(value) else f"{value:.1f}", charts.contrast(colours(value / highest))
-        axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour)
-    charts.label_cells(axes, info.micro_batches, info.stages, ("micro-batches", "stages"))
-    axes.invert_yaxis()
-    figure.colorbar(cells, ax=axes, label="bubble ratio in %")
     charts.set_title(axes, title)
     return figure

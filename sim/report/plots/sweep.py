@@ -1,7 +1,7 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
 from math import log2
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,9 +18,6 @@ __all__ = ["plot_sweep", "plot_sweep_info"]
 NEAR: Final = 0.6
 """Share of a device's memory from which on points are near it."""
 BEST_COLOUR: Final = "#0072B2"
-"""The colour of the ring around the best."""
-WHISKER: Final = 0.35
-"""Opacity of the lines that show bands."""
 
 
 class SweepPoint(NamedTuple):
@@ -129,11 +126,7 @@ def plot_sweep(
     Hollow points do not fit the device, pale ones are not recommended. Of sampling, latency on a logarithmic axis
     against peak memory: the larger a marker, the more GPUs.
 
-    Args:
-        results: as of ``plot_sweep_info``.
-        title: of the figure.
-        memory_bytes: what a device has, drawn as a line where points come near it.
-        ax: axes to draw on; by default those of a new figure.
+    ``memory_bytes`` is what a device has, drawn as a line where points come near it.
     """
     info = plot_sweep_info(results)
     figure, axes = charts.chart(9.0, 5.4, ax)
@@ -143,23 +136,11 @@ def plot_sweep(
         _label_best(axes, info, info.best)
     if info.front:
         front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
-        axes.step(
-            *zip(*front, strict=True),
-            where="post",
-            color=charts.FRONT,
-            linewidth=1.6,
-            zorder=1,
-            label="Pareto front",
-        )
+        look: dict[str, Any] = {"color": charts.FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
+        axes.step(*zip(*front, strict=True), where="post", **look)
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
-        axes.axvline(
-            memory_bytes / GIB,
-            label="memory of a GPU",
-            color=charts.LIMIT,
-            linestyle="--",
-            linewidth=1.2,
-            zorder=0,
-        )
+        dashed: dict[str, Any] = {"color": charts.LIMIT, "linestyle": "--", "linewidth": 1.2, "zorder": 0}
+        axes.axvline(memory_bytes / GIB, label="memory of a GPU", **dashed)
     axes.margins(0.06)
     axes.set(xlabel=info.memory_label, ylabel=info.label)
     if info.by_latency:
@@ -203,4 +184,4 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
     for point in points:
         if point.band is not None:
             place = point.peak_memory_bytes / GIB
-            axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
+            axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=0.35, zorder=1)

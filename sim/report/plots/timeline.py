@@ -20,6 +20,7 @@ from sim.replay.metrics import bubble_ratio
 from sim.replay.timelines import COLLECTIVE, FROZEN, Bar, CollectiveBar, MemoryCurve
 from sim.report.numbers import milliseconds
 from sim.report.plots import charts
+from sim.report.plots.looks import LOOKS
 from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
@@ -33,15 +34,7 @@ __all__ = [
     "plot_timelines_info",
 ]
 
-COLOURS: Final = {
-    "forward": "#0072B2",
-    "extra forward": "#56B4E9",
-    "backward": "#E69F00",
-    "input backward": "#8C510A",
-    "weight backward": "#F0E442",
-    "optimizer": "#CC79A7",
-    FROZEN: "#009E73",
-}
+COLOURS: Final = LOOKS["work"]
 COLLECTIVE_COLOUR: Final = "#D55E00"
 WHOLE_IMAGE: Final = "whole image"
 WHOLE, ALONE = "#7A7A7A", "#0072B2"
@@ -50,7 +43,6 @@ MOST: Final = 8
 """Patches with an entry in the legend; of so many or fewer each has the same colour in every picture."""
 SHADES: Final = 8
 """Stages of a device that shades still tell apart; the units of a shard are more."""
-IDLE: Final = "idle"
 NARROW: Final = 1 / 400
 """Share of the time below which a bar has no white edge, which would hide it."""
 Box = tuple[float, float, float, float]
@@ -149,10 +141,7 @@ def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, Timel
 def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", columns: int = 2) -> Figure:
     """Return the Gantt charts of several traces side by side, on one axis of time and with one legend.
 
-    Args:
-        traces: what is drawn, by its name.
-        title: of the figure.
-        columns: charts that stand in a row.
+    ``columns`` charts stand in a row.
     """
     infos = plot_timelines_info(traces)
     lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
@@ -165,7 +154,7 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
         entries |= {str(entry.get_label()): entry for entry in _draw_timeline(axes, info, end_s, devices)}
         axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
         charts.set_title(axes, name, *info.words)
-    charts.add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == IDLE))
+    charts.add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == "idle"))
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=charts.INK)
     return figure
 
@@ -200,7 +189,7 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
     lanes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
     _add_boxes(axes, lanes, facecolor=COLLECTIVE_COLOUR, edgecolor=COLLECTIVE_COLOUR, linewidth=0.5)
     entries += [Patch(facecolor=COLLECTIVE_COLOUR, label=COLLECTIVE)] if lanes else []
-    entries += [Patch(label=IDLE, **hatched)] if idle else []
+    entries += [Patch(label="idle", **hatched)] if idle else []
     rows = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
     axes.set(xlim=(0.0, max(end_s, 1e-12) / MILLISECOND), ylim=(devices - 0.45, -0.55), xlabel="time in ms")
     axes.set_yticks([row + (foot - 0.42) / 2 for row in rows], [f"GPU {row}" for row in rows])
