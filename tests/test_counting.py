@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import sim
 from profiles.errors import DiffusimNote
 from profiles.measuring.counting.module import count
+from profiles.measuring.counting.networks import Experts
 from profiles.measuring.counting.specs import CONFIGS
 
 pytestmark = pytest.mark.slow
@@ -165,6 +166,24 @@ def test_a_block_that_runs_twice_is_one_layer_with_what_runs_it():
     layers = count(Twice(), tokens=torch.empty(1, 4, 32)).layers
     assert len(layers) == 1
     assert count(nn.Linear(3, 5), input=torch.empty(1, 3)).layers.keys() == {"Linear"}
+
+
+def test_experts_have_the_parameters_of_all_and_the_work_of_the_chosen():
+    counted = count(Experts(width=8, inner=16, experts=4, chosen=2), tokens=torch.empty(1, 6, 8)).total
+    expert = 3 * 8 * 16
+    assert counted.parameters == 8 * 4 + (4 + 1) * expert
+    assert counted.matmul_flop == 2 * 6 * (8 * 4 + (2 + 1) * expert)
+
+
+def test_a_mask_with_contents_picks_as_many_tokens_as_it_says_and_attention_may_have_no_heads():
+    class Picking(nn.Module):
+        def forward(self, tokens, mask):
+            picked = tokens[:, mask]
+            return scaled_dot_product_attention(picked, picked, picked)
+
+    mask = torch.tensor([True, False, True, True, False])
+    counted = count(Picking(), tokens=torch.empty(1, 5, 8), mask=mask).total
+    assert counted.attention_flop == 2 * (2 * 3 * 3 * 8)
 
 
 def test_a_pass_that_needs_numbers_is_refused_in_one_line():
