@@ -92,10 +92,10 @@ class SamplingRow(dict[str, str]):
 
     def samplers(self, scenario: SamplingScenario) -> list[Sampler]:
         """The samplers that it may have run; of several, its number is that of the fastest that fits."""
-        return [one for words in self["samplers"].split(" | ") for one in _samplers(words, scenario)]
+        return [one for words in self["samplers"].split(" | ") for one in samplers_of(words, scenario)]
 
 
-def _samplers(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
+def samplers_of(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
     """The samplers of a name and parameters, of which some may have several values; with ``*`` all points of it."""
     name, *settings = words.split()
     named = dict(setting.split("=") for setting in settings if setting != "*")

@@ -2,7 +2,8 @@
 
 Latencies, mixes, batches and policies of the latter follow from simulated service times.
 
-``systems.csv`` holds the published rows and, beside each, how it is asked, or why it is not.
+``systems.csv`` holds the published rows and, beside each, how it is asked, or why it is not: a ``latency`` is on all
+GPUs, ``replicas`` draw on one GPU each, and a sampler's degrees stand beside it.
 """
 
 import argparse
@@ -18,16 +19,17 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
+from profiles.software.levers import HALF
 from sim import api
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load
 from sim.serving.service import Simulated
 from strategies.policy import Shape
-from strategies.registry import make_sampler
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.points import sampling
 from validate.published.ledger import Ledger, coverage, line
 from validate.published.records import TASKS, Conditions, Published, Record, Standing, kind_of, stack_of
+from validate.published.rows import samplers_of
 from validate.serving import mlperf
 from validate.tables import Section, percent, print_sections
 
@@ -59,6 +61,7 @@ class Place(NamedTuple):
     guidance: str
     engine: str
     decoders: int
+    precision: str = HALF
 
 
 @cache
@@ -66,9 +69,10 @@ def service(place: Place) -> Simulated:
     """Service times of a replica, encoders and decoder included."""
     scenario = sampling(
         place.folder, place.cluster, place.gpus, (1024, 1024), 20, stack=stack_of(place.engine),
-        guidance=place.guidance, include=("all",), vae_parallel=place.decoders,
+        guidance=place.guidance, include=("all",), vae_parallel=place.decoders, precision=place.precision,
     )  # fmt: skip
-    return Simulated(scenario, {place.gpus: make_sampler(place.sampler, {})})
+    (sampler,) = samplers_of(place.sampler, scenario)
+    return Simulated(scenario, {place.gpus: sampler})
 
 
 @cache
@@ -97,10 +101,14 @@ class Served:
 
     def __init__(self, row: Row) -> None:
         asked, folder, cluster, self.sampler, guided, engine, self.standing, self.why = row.cells(ASKED)
-        degrees, size, steps, note = row.cells(("degrees", "resolution", "steps", "note"))
+        degrees, size, steps, precision, note = row.cells(
+            ("degrees", "resolution", "steps", "precision", "note")
+        )
         self.what, *self.more = asked.split() or [""]
         gpus, self.batch = int(row.number("gpus")), row.integer("batch", 1)
-        self.place = Place(folder, cluster, gpus, self.sampler, guided, engine, row.integer("decoders", 1))
+        self.replicas = gpus if self.what == "replicas" else 1
+        each, decoders = gpus // self.replicas, row.integer("decoders", 1)
+        self.place = Place(folder, cluster, each, self.sampler, guided, engine, decoders, precision or HALF)
         self.published = Published(
             TASKS[1], row.text("source"), f"{row.text('method')} {degrees}".strip(), row.text("model"), row.text("gpu"),
             gpus, self.sampler or row.text("method"), self.batch, row.text("quantity"), row.number("value"), note,
@@ -110,14 +118,16 @@ class Served:
         self.shape = Shape(height, width, frames, steps_run)
 
     def run_s(self, shape: Shape, batch: int = 1) -> float:
-        """Seconds of a batch."""
-        return service(self.place).times(self.place.gpus, shape, batch).run_s(shape)
+        """Seconds of a batch; they count where memory does not suffice by the prediction, too."""
+        return service(self.place).result(self.place.gpus, shape, batch).latency_s
 
     def predicted(self) -> float:  # noqa: PLR0911  a case each
         """The number."""
         match self.what:
             case "latency":
                 return self.run_s(self.shape)
+            case "replicas":
+                return self.replicas / self.run_s(self.shape)
             case "mix":
                 return sum(share * self.run_s(Shape(side, side, 1, steps)) for share, side, steps in MIX)
             case "makespan" | "mean":
@@ -144,7 +154,9 @@ class Served:
         if self.what != "attainment":
             times = service(self.place)
             result = times.result(self.place.gpus, self.shape, self.batch)
-            kind, where = kind_of(self.sampler, self.place.gpus), f"{self.sampler}, stack {result.stack}"
+            lacking = "" if result.fits_memory else "; memory does not suffice"
+            kind = kind_of(self.sampler.split()[0], self.place.gpus)
+            where = f"{self.sampler}, stack {result.stack}{lacking}"
             conditions = Conditions(times.scenario.cluster.device.name, result.stack, kind)
         standing = Standing(self.standing or Standing.INDEPENDENT)
         return Record(row, predicted, standing, why, where, conditions=conditions)
