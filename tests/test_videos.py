@@ -53,6 +53,9 @@ def part(model: Model, name: str) -> Component:
         ("sdxl-turbo", "unet", 2.5675),
         ("sdxl-lightning", "unet", 2.5675),
         ("ltx-video", "transformer", 1.923),
+        ("ltx-2", "transformer", 18.876174592),  # DiffSynth 2.1.12 counts these two
+        ("ltx-2", "vae_decoder", 0.528380976),
+        ("ltx-2", "text_encoder", 12.187 - 0.42),  # Gemma 3 12B without its vision tower
         ("flux2-dev", "transformer", 32.2),
         ("mochi", "transformer", 10.03),
         ("z-image", "transformer", 6.15),
@@ -80,6 +83,22 @@ def test_a_wan_transformer_does_the_work_of_its_closed_form(model, blocks, width
     macs += tokens * (made * width + blocks * 2 * width * words)  # attention to text counts as matmul
     pairs = blocks * 2 * width * tokens**2
     flop = {"conv_flop": 2 * tokens * taken * width, "matmul_flop": 2 * macs, "attention_flop": 2 * pairs}
+    assert work(backbone) == pytest.approx(flop, rel=1e-9)
+
+
+def test_ltx_2_draws_audio_beside_video_as_its_closed_form_has_it():
+    backbone = part(load_model("ltx-2"), "transformer")
+    wide, narrow, video, audio, words, blocks = 4096, 2048, 16 * 16 * 24, 126, 1024, 48
+
+    def stream(width: int, tokens: int, modulations: int) -> int:  # attention, text's, MLP; ends; time
+        block = 14 * width**2 * tokens + 2 * words * (width**2 + tokens * width)
+        ends = 2 * 128 * width * tokens + words * (3840 * width + width**2)
+        return blocks * block + ends + 3 * (256 * width + width**2) + modulations * width**2
+
+    between = (4 * wide * narrow * video + 4 * narrow**2 * audio) + 4 * video * audio * narrow
+    macs = stream(wide, video, 6 + 4 + 1) + stream(narrow, audio, 6 + 4 + 1) + blocks * between
+    pairs = blocks * 2 * (wide * video**2 + narrow * audio**2)
+    flop = {"conv_flop": 0, "matmul_flop": 2 * macs, "attention_flop": 2 * pairs}
     assert work(backbone) == pytest.approx(flop, rel=1e-9)
 
 

@@ -16,6 +16,7 @@ import diffusers.models
 import torch
 import transformers
 from diffusers.models.modeling_utils import ModelMixin
+from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -34,8 +35,10 @@ from profiles.measuring.counting.trace import first_line
 BACKBONE: Final = "backbone"
 AUTOENCODER: Final = "autoencoder"
 TEXT: Final = "text_encoder"
-OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, HunyuanImage3, LockedEncoder, UVit)}
-"""Classes that neither diffusers nor transformers has."""
+OWN: Final = {
+    kind.__name__: kind for kind in (ControlledUNet, HunyuanImage3, LockedEncoder, LTX2TextConnectors, UVit)
+}
+"""Classes that are not among the models of diffusers and transformers."""
 PIXEL_CHANNELS: Final = 3
 FOLDING: Final = "AutoencoderKLWan"
 """Class that makes channels of squares of ``patch_size`` pixels before its encoder."""
@@ -199,7 +202,7 @@ class Call:
         return value
 
     def _argument(self, form: Any) -> Any:  # noqa: ANN401  of classes.toml
-        if isinstance(form, str):
+        if isinstance(form, str | int):
             return self._size(form)
         if isinstance(form, list):
             return tensor(*map(self._size, form))
