@@ -35,12 +35,12 @@ LARGE = (
     *("sd3.5-large", "cogvideox-5b", "flux-schnell", "wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"),
     *("qwen-image-2512", "qwen-image-edit", "qwen-image-edit-2509", "qwen-image-edit-2511", "flux2-klein-9b"),
     *("flux2-klein-base-4b", "flux2-klein-base-9b", "hunyuanimage-2.1", "hunyuanimage-2.1-distilled"),
-    *("hunyuanimage-3", "ltx-2"),
+    *("hunyuanimage-3", "ltx-2", "flux-kontext"),
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 SIZES = (
     *("hunyuan-3b", "sdv2-1.7b", "sdv2-2.5b", "sdv2-4.6b", "sdv2-7.2b", "uvit-1b", "uvit-2.7b", "uvit-6b"),
-    *("cdm-lsun", "sana-1.6b", "sd-turbo", "sdxl-turbo", "sdxl-lightning"),
+    *("cdm-lsun", "sana-1.6b", "sana-sprint-1.6b", "sd-turbo", "sdxl-turbo", "sdxl-lightning"),
 )
 """Other sizes of the classes of those that are recounted."""
 
@@ -147,6 +147,7 @@ def hunyuan_macs(image: int, text: int, quotes: int, width: int = 3584) -> int:
             + 2 * transformer_macs(2304, 768, 9216, 4096)
             + 2 * transformer_macs(2304, 768, 9216, 256),
         ),
+        ("flux-kontext", 57 * 2 * (2 * 4096 + 512) * 3072 * (6 * 3072 + 2 * 4096 + 512)),
         ("hunyuanimage-2.1", hunyuan_macs(64 * 64, 1000, 128)),
         ("hunyuanimage-3", 32 * transformer_macs(4096, 1024, 9 * 3072, 4096 + 256) + 4096 * 245e6),
         ("qwen-image-2512", edited_macs(83 * 83, 128)),

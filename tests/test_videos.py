@@ -40,6 +40,8 @@ def part(model: Model, name: str) -> Component:
         ("flux2-klein-base-9b", "text_encoder", 8.191),  # Qwen3 8B
         ("sana-1.6b", "transformer", 1.604),  # SANA (2024), table of models, as for 0.6b
         ("sana-0.6b", "transformer", 0.590),
+        ("sana-sprint-1.6b", "transformer", 1.604),
+        ("flux-kontext", "transformer", 11.901),
         ("sana-1.6b", "text_encoder", 2.614),  # Gemma 2 2B
         ("lumina-image-2.0", "transformer", 2.61),
         ("hunyuanimage-2.1", "vae_decoder", 0.4056 - 0.1450),  # 811 MB in half precision
