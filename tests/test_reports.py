@@ -79,8 +79,11 @@ def test_all_points_stand_once_over_parallel_axes_in_the_colour_of_their_strateg
         "strategy", "micro-batches", "pipeline", "group", "iteration in ms", "memory in GiB", "bubble in %"
     ]  # fmt: skip
     results = [point.result for point in trained if point.result is not None]
+    assert sorted(axes["memory in GiB"].values) == sorted(r.peak_memory_bytes / GIB for r in results)
     times_ms = axes["iteration in ms"].values
-    assert sorted(times_ms) == pytest.approx(sorted(result.iteration_s / MILLISECOND for result in results))
+    assert sorted(2**time for time in times_ms) == pytest.approx(
+        sorted(r.iteration_s / MILLISECOND for r in results)
+    )
     names = [axes["strategy"].ticktext[place] for place in axes["strategy"].values]
     assert sorted(names) == sorted(result.strategy for result in results)
     colours = [colour for _, colour in lines.line.colorscale[::2]]

@@ -53,8 +53,6 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-        name: its head; a line break may stand in it.
-        cells: one for each row.
         rank: 0 is never given up where a terminal is narrow; of the others, the highest goes first.
         words: whether it holds words, which stand at the left and may go on in a second line.
         widest: characters that its words may take in a narrow table.

@@ -30,12 +30,10 @@ class Change:
     """The answer when one thing of the question is changed.
 
     Attributes:
-        name: the change in words.
         flags: those that ask for it; empty where none does.
         strategy: the best one then; None where none fits.
         speed: samples per second over those of the answer as it is, of all copies where cost is ranked by.
-        stays: whether the answer is still of the same strategy.
-        tie: whether the answer ties with the new best.
+        stays: whether the answer is still of the same strategy; ``tie``: whether it ties with the new best.
         memory: peak memory over that of the answer as it is.
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.

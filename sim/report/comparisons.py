@@ -187,9 +187,7 @@ class Compared:
 
     Attributes:
         questions: comparisons of the questions that both hold; of two that hold one each, of these.
-        only_before: questions that the first alone holds, in words.
-        only_after: questions that the second alone holds.
-        names: of the two, as the lines call them.
+        only_before: questions that the first alone holds, in words; ``only_after`` those of the second.
     """
 
     questions: tuple[Comparison, ...]

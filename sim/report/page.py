@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
+from profiles.units import GIB
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
@@ -55,7 +56,8 @@ def headline_of(result: Result, named: str) -> Headline:
     runtimes = runtimes_of(result)
     where = f"runs in {', '.join(runtimes)}" if runtimes else NO_RUNTIME_TODAY
     start = [Command("start it", command_of(result, "launch"))] if runtimes else []
-    return Headline(duration(result), per_words(result), [named, between, where], start)
+    memory = f"{result.peak_memory_bytes / GIB:.1f} GiB on the fullest GPU"
+    return Headline(duration(result), per_words(result), [named, between, memory, where], start)
 
 
 def check_plotly(output: str = "a report") -> None:

@@ -53,10 +53,8 @@ class Account:
     """Shares of the devices' time, which add up to 1, and reasons for them.
 
     Attributes:
-        compute: in which GPUs compute.
         host: in which a GPU waits for its host to dispatch the next operator, or to step the optimizer.
-        wire: idle, while something awaited is on the wire.
-        idle: all other.
+        wire: idle, while something awaited is on the wire; ``idle`` is all other.
         reasons: in words, the most telling first.
         slowed: the part of compute that it takes longer because collectives run beside it and slow it.
     """

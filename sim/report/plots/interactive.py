@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, floor, log10
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,10 @@ MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 CROWD: Final = 400
 """Points of a sweep up to which their markers are large."""
+MOST_TICKS: Final = 12
+"""Values of a logarithmic axis that each have a tick."""
+SPREAD: Final = 4
+"""Times whose longest is more than so many times their shortest are on a logarithmic axis."""
 POINTS: Final = "points"
 """Mark of the points whose bands are drawn while the mouse is on them."""
 HIDDEN: Final = "rgba(0, 0, 0, 0)"
@@ -183,7 +188,10 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     if limit is not None and max(x for x, _ in places) > NEAR * limit / GIB:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
     figure.update_xaxes(title="peak memory of a GPU in GiB")
-    figure.update_yaxes(title=info.label, **({"type": "log", "dtick": "D2"} if info.by_latency else {}))
+    figure.update_yaxes(title=info.label)
+    if info.by_latency:
+        ticks = _ticks([y for _, y in places])
+        figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     return figure
 
 
@@ -211,11 +219,11 @@ def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     places = [names.index(point.name) for point in points]
     results = [point.result for point in points if point.result is not None]
     task = TASKS[sweeps[0].scenario.task]
-    per_s = PER_SECOND[task.unit]
+    times = [result.expected.duration_s * PER_SECOND[task.unit] for result in results]
     axes = [_axis("strategy", places, dict(enumerate(names)))]
     axes += [_axis(*of, power=True) for of in _degrees(of_points)]
     axes += [
-        _axis(f"{task.timed} in {task.unit}", [result.expected.duration_s * per_s for result in results]),
+        _axis(f"{task.timed} in {task.unit}", times, power=max(times) > SPREAD * min(times)),
         _axis("memory in GiB", [result.peak_memory_bytes / GIB for result in results]),
         _axis("bubble in %", [100 * result.bubble_ratio for result in results]),
     ]
@@ -242,14 +250,29 @@ def _degrees(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
 def _axis(
     name: str, values: Sequence[float], words: Mapping[int, str] | None = None, *, power: bool = False
 ) -> dict[str, Any]:
-    """Return one of parallel axes: with words at its places, or for powers of two."""
+    """Return one of parallel axes: with words at its places, or logarithmic."""
+    axis: dict[str, Any] = {"label": name, "values": values}
+    if words is not None:
+        axis |= {"tickvals": list(words), "ticktext": list(words.values())}
     if power:
-        ticks = sorted(set(values))
-        return {
-            "label": name, "values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": list(map(str, ticks)),
-        }  # fmt: skip
-    ticks_of = {} if words is None else {"tickvals": list(words), "ticktext": list(words.values())}
-    return {"label": name, "values": values, **ticks_of}
+        every = sorted(set(values))
+        ticks = (
+            every
+            if len(every) <= MOST_TICKS
+            else [of for of in _ticks(values) if every[0] <= of <= every[-1]]
+        )
+        axis |= {
+            "values": np.log2(values),
+            "tickvals": np.log2(ticks),
+            "ticktext": [f"{of:g}" for of in ticks],
+        }
+    return axis
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Return round numbers around some values, as a logarithmic axis shows them."""
+    powers = range(floor(log10(min(values))), ceil(log10(max(values))) + 1)
+    return [step * 10.0**power for power in powers for step in (1, 1.5, 2, 3, 5, 7)]
 
 
 def _point_words(point: Point, values: Tried) -> str:

@@ -82,13 +82,8 @@ def bar_kinds(bars: Iterable[Bar]) -> list[Kind]:
 class TimelineInfo(NamedTuple):
     """One iteration as a Gantt chart; times in seconds.
 
-    Attributes:
-        bars: what each device computes.
-        idle: for each device when it is idle.
-        collectives: what runs on the communication streams.
-        end_s: the end of the iteration.
-        bubble_ratio: share of the devices' time in which they are idle.
-        cross_iteration: the frozen work belongs to the next iteration.
+    ``bars`` are what each device computes, ``collectives`` what runs beside; with ``cross_iteration`` frozen work
+    belongs to the next iteration.
     """
 
     bars: list[Bar]
