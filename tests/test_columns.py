@@ -1,11 +1,8 @@
 """A table fits the terminal: columns go by rank, and nothing that is printed is wider than there is room for."""
 
-import io
-
 import pytest
-from rich.console import Console
 
-from sim.report.blocks import Column, Table, fitting, markdown, write
+from sim.report.blocks import Column, Table, fitting, markdown
 
 
 @pytest.fixture
@@ -26,13 +23,6 @@ def test_the_columns_of_the_highest_rank_go_first(columns, monkeypatch, terminal
     assert [column.name for column in fitting(columns, 41)] == ["#", "strategy", "over\nddp"]
     assert [column.name for column in fitting(columns, 24)] == ["#", "strategy"]
     assert [column.name for column in fitting(columns, 3)] == ["#", "strategy"]
-
-
-def test_no_line_is_wider_than_the_terminal(columns):
-    for width in (24, 46, 80):
-        stream = io.StringIO()
-        write(Console(file=stream, width=width, color_system=None), Table("a title", columns))
-        assert all(len(line) <= width for line in stream.getvalue().splitlines())
 
 
 def test_markdown_has_all_columns_and_takes_no_cell_for_its_own(columns):

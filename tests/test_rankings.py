@@ -14,9 +14,8 @@ from profiles.errors import flag_of
 from profiles.machines.clusters import load_cluster
 from sim.cli.main import main
 from sim.outcomes.runs import run_point
-from sim.report.blocks import print_blocks
 from sim.report.rankings import BEST, print_sweep
-from sim.report.results import command_of, result_blocks
+from sim.report.results import command_of
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -41,14 +40,6 @@ def table_rows(text):
     """The cells of the lines below the head of the only table, by two spaces or more between them."""
     below = text[text.index("─\n", text.index("range")) :].split("\n\n")[0]
     return [re.split(r" {2,}", line.strip()) for line in below.splitlines()[1:] if "──" not in line]
-
-
-def test_names_are_never_taken_for_markup(capsys, result, sweep):
-    print_blocks(result_blocks(replace(result, model="[/red] :smile:")))
-    assert "[/red] :smile: by spp, training on 8 GPUs" in capsys.readouterr().out
-    model = replace(sweep.scenario.model, title="[bold] title [/x]")
-    print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))
-    assert "[bold] title [/x], training on 8 GPUs" in capsys.readouterr().out
 
 
 def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatch, sweep):

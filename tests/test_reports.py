@@ -68,6 +68,8 @@ def test_a_marker_has_its_own_words_and_each_point_of_several_sweeps_is_there_on
         assert all(words.endswith(f"{x:.1f} GiB") for x, words in zip(one.x, one.text, strict=True))
     simulated = {of.identity for sweep in sweeps for of in sweep if of.result is not None}
     assert sum(len(one.x) for one in traces) == len(simulated)
+    ticks = figure.layout.yaxis
+    assert [float(words) for words in ticks.ticktext] == pytest.approx(ticks.tickvals)
     for one in traces:
         assert all(low < y < high for y, (low, high) in zip(one.y, one.customdata, strict=True))
 
@@ -81,9 +83,7 @@ def test_all_points_stand_once_over_parallel_axes_in_the_colour_of_their_strateg
     results = [point.result for point in trained if point.result is not None]
     assert sorted(axes["memory in GiB"].values) == sorted(r.peak_memory_bytes / GIB for r in results)
     times_ms = axes["iteration in ms"].values
-    assert sorted(2**time for time in times_ms) == pytest.approx(
-        sorted(r.iteration_s / MILLISECOND for r in results)
-    )
+    assert sorted(times_ms) == pytest.approx(sorted(r.iteration_s / MILLISECOND for r in results))
     names = [axes["strategy"].ticktext[place] for place in axes["strategy"].values]
     assert sorted(names) == sorted(result.strategy for result in results)
     colours = [colour for _, colour in lines.line.colorscale[::2]]

@@ -77,10 +77,7 @@ class SweepInfo(NamedTuple):
 
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
-    """Return the values that ``plot_sweep`` draws.
-
-    Args:
-        results: sweeps, results, or their rows; what was not simulated is left out.
+    """Return the values that ``plot_sweep`` draws; what was not simulated is left out.
 
     Raises:
         InputError: no row is left, or one lacks its speed.
@@ -97,16 +94,12 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
 
 def _sweep_point(row: charts.ChartRow) -> SweepPoint:
     speed = row["samples_per_s"]
-    return SweepPoint(
-        row["strategy"],
-        row["peak_memory_bytes"],
-        speed,
-        bool(row.get("fits_memory", True)),
-        row.get("latency_s"),
+    named = row["strategy"], row["peak_memory_bytes"], speed, bool(row.get("fits_memory", True))
+    gpus, recommended = (
         row.get("num_gpus") if "latency_s" in row else None,
-        _band(row, speed),
         bool(row.get("recommended", True)),
     )
+    return SweepPoint(*named, row.get("latency_s"), gpus, _band(row, speed), recommended)
 
 
 def _band(row: charts.ChartRow, speed: float) -> tuple[float, float] | None:
