@@ -1,35 +1,26 @@
-"""Numbers of DiffusionPipe: ratios of times, throughputs and solution times; and the useful share of PipeFusion.
+"""Numbers of DiffusionPipe: ratios of times and throughputs; and the useful share of PipeFusion.
 
 The paper does not say who draws self-conditioning, when its data parallelism reduces gradients, or which of
 ControlNet's layers are trained, locked or frozen; every choice is simulated, and says by which flags. It calls the
 throughput of cascades comparable to DeepSpeed-P, each backbone on its own half of the devices, but gives neither
 numbers nor batch sizes.
 
-Solution times are those of one core of this machine; no test asserts them.
-
-Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4, section 6, appendix C, Table 5; PULSE,
-section V-B; PipeFusion (arXiv 2405.14430v1), section 3.3.
+Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4, section 6, appendix C; PipeFusion (arXiv
+2405.14430v1), section 3.3.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain, product
-from time import perf_counter
 from typing import Any, Final
 
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_layers_model
 from profiles.checks import sum_in_order
-from sim.explore.points import find_points
-from sim.outcomes.runs import bound, run_point
-from sim.replay.engine import simulate
+from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
-from strategies.orders.problem import wave_problem
-from strategies.orders.synthesis import synthesize
-from strategies.plans.network import network_of
-from strategies.registry import make_sampler, make_strategy
+from strategies.registry import make_sampler
 from strategies.scenario import Scenario
-from strategies.strategy import Strategy
 from validate.equal_blocks import equal_blocks_transformer
 from validate.points import asked, best, fastest, replayed, sampling, scenario, train
 from validate.published.records import OVER, Record, published, the_published
@@ -228,46 +219,6 @@ def cascades(machines: Sequence[tuple[int, int]] = ((8, 256), (64, 2048))) -> It
             yield Record.of(row, pipe.samples_per_s / other.samples_per_s, OVER.join(commands))
 
 
-TIMED: Final = "timed here"
-"""Provenance of seconds measured on this machine."""
-SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
-"""A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
-PROOFS: Final = {False: "the integer programme", True: "list scheduling meets its lower bound"}
-"""Proof of the wave's length, by whether the lower bound may be it."""
-
-
-def solution_times() -> Iterator[Record]:
-    """Table 5 of DiffusionPipe, on 64 GPUs at the largest batch of its backbones, and PULSE's integer programme.
-
-    A model is partitioned for every point of DiffusionPipe, and all bubbles of one plan are filled. The wave is of 4
-    devices and 4 micro-batches.
-    """
-    strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
-    for row in published("Table 5"):
-        point = scenario(row.model, "p4de", 64, 2048, self_conditioning=CONDITIONED.get(row.model))
-        if row.method == "partition":
-            points = [of.strategy for of in find_points(point, ["diffusionpipe"], {"fill": "partial"})]
-            strategies = [of for of in points if isinstance(of, Strategy)]
-            start, words = perf_counter(), f"one core, {len(strategies)} points, bounds included"
-            for one in strategies:
-                bound(one, point)
-        elif point.frozen:
-            plan = strategy.plan(point)
-            trace = simulate(plan, network_of(point, plan.placement))
-            start, words = perf_counter(), "one core, one plan"
-            strategy.refine(point, trace)
-        else:
-            continue
-        yield Record.of(row, perf_counter() - start, words, provenance=TIMED)
-    row, problem = the_published("V-B", method="ILP"), wave_problem(4, 4, 1)
-    for certificate, how in PROOFS.items():
-        start = perf_counter()
-        wave = synthesize(problem, certificate=certificate)
-        assert wave.proven
-        words = f"{how}, proven; {wave.ordering.makespan_s:g} forwards long"
-        yield Record.of(row, perf_counter() - start, words, provenance=TIMED)
-
-
 TABLES: Final = {
     "table-1": (frozen_ratios,),
     "table-2": (synchronisation_shares,),
@@ -276,4 +227,4 @@ TABLES: Final = {
     "cascades": (cascades,),
 }
 """Experiments by the name of their table."""
-EXPERIMENTS: Final = (*chain.from_iterable(TABLES.values()), unfilled_bubbles, useful_share, solution_times)
+EXPERIMENTS: Final = (*chain.from_iterable(TABLES.values()), unfilled_bubbles, useful_share)

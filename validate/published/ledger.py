@@ -13,7 +13,6 @@ from scipy.stats import kendalltau
 
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import write_file
-from profiles.outputs import check_ending, check_writable
 from profiles.units import GIB
 from validate.published.records import Published, Record, Standing, all_published, source_names
 from validate.tables import Section, percent, signed
@@ -116,8 +115,8 @@ REMARK: Final = (
     "Each number stands in one of the columns independent, in view, formula, fitted, apart and not covered. Errors,"
     " simulated over published less one, are of independent numbers alone; the median is of absolute values. In view: a"
     " model variant, a precision, a reading or a constant was chosen knowing the number. Formula: it follows from its"
-    " definition. Fitted: it set a constant. Apart: predicted, but a bound, a zero, seconds of a solver, memory that"
-    " ran out, printed before or not as a number."
+    " definition. Fitted: it set a constant. Apart: predicted, but a bound, a zero, memory that ran out,"
+    " printed before or not as a number."
 )
 COVERAGE: Final = ("where", "number", "published", "simulated", "error", "setting, or why not")
 COLUMNS: Final = (
@@ -252,12 +251,3 @@ def _flat(one: Record) -> Mapping[str, Any]:
         "predicted_memory_GiB": memory,
     }
     return asdict(one.row) | asdict(one) | more | (asdict(one.conditions) if one.conditions else {})
-
-
-def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> None:
-    """Refuse a file, named by a flag, that could not be written at the end, or ends otherwise than it must."""
-    if path is None:
-        return
-    if endings:
-        check_ending(flag, path, endings)
-    check_writable(flag, path)

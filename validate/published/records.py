@@ -20,7 +20,7 @@ class Standing(StrEnum):
     ``INDEPENDENT``: nothing was set with the number in view. ``IN_VIEW``: a model variant, a precision, a reading or a
     constant was chosen knowing it. ``FORMULA``: it follows from its definition, and judges arithmetic alone.
     ``FITTED``: it set a constant. ``APART``: there is a prediction, but no error that could be judged: the number is a
-    bound, a zero, seconds of another machine's solver, memory that ran out, or printed a second time.
+    bound, a zero, memory that ran out, or printed a second time.
     """
 
     INDEPENDENT = "independent"
@@ -211,8 +211,6 @@ class Record:
 
 def _apart(row: Published, predicted: float) -> str:
     """Why a number of training has no error that could be judged; empty where it has one."""
-    if row.quantity == "solve_s":
-        return "seconds of another machine's solver"
     if row.quantity.endswith("_below"):
         return f"a bound, which {'holds' if predicted < row.value else 'does not hold'}"
     return "" if row.value else "no gain: a zero has no relative error"

@@ -12,21 +12,18 @@ from typing import Final
 
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
-from profiles.outputs import FIGURES
+from profiles.outputs import check_writable
 from profiles.units import GB, GIB
-from sim.report.plots.charts import save_figure
 from validate.points import cluster_of
 from validate.published import clusters, diffusionpipe, pulse
 from validate.published.bands import coverage as held_bands
 from validate.published.bands import write_bands, write_trust
 from validate.published.clusters import tables
-from validate.published.figure import plot_published
 from validate.published.ledger import (
     NEAR,
     Contest,
     Ledger,
     all_training,
-    check_path,
     coverage,
     least,
     near,
@@ -60,8 +57,8 @@ CLUSTERS: Final = ("MosaicML", "MLPerf")
 
 def run_published(options: argparse.Namespace) -> None:
     """Print the report and the summary, and write the files of the options."""
-    check_path("--figure", options.figure, FIGURES)
-    check_path("--output", options.output)
+    if options.output is not None:
+        check_writable("--output", options.output)
     regions = {path: regions_of(path) for path in options.readme or ()}
     ledger, sections = report()
     print_sections([*sections, *ledger.sections()])
@@ -72,8 +69,6 @@ def run_published(options: argparse.Namespace) -> None:
         write_bands(options.bands, ledger)
     if options.trust is not None:
         write_trust(options.trust, ledger)
-    if options.figure is not None:
-        save_figure(plot_published(ledger), options.figure)
 
 
 def report() -> tuple[Ledger, list[Section]]:
