@@ -46,15 +46,11 @@ def with_frozen(
 
 def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     """Seconds that the frozen components of a run take at least on the devices of a grid: exchanges are left out."""
-
-    def make() -> float:
-        images, prompts = grid.images(scenario), grid.predictions(scenario)
-        encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
-        encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
-        decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
-        return sum_in_order(chain.from_iterable(encoding)) + sum_in_order(chain.from_iterable(decoding))
-
-    return scenario.remember(("frozen", grid.data, grid.guidance, grid.positions), make)
+    images, prompts = grid.images(scenario), grid.predictions(scenario)
+    encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
+    encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
+    decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
+    return sum_in_order(chain.from_iterable(encoding)) + sum_in_order(chain.from_iterable(decoding))
 
 
 def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:

@@ -13,7 +13,7 @@ from typing import Final
 from profiles.errors import InfeasibleError
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.named import check_halves, chimera_order
-from strategies.orders.problem import Problem, evaluate
+from strategies.orders.problem import evaluate
 from strategies.partitions.pair import optimal_pair, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.layout import Layout
@@ -100,7 +100,7 @@ def is_one_backbone(layout: Layout) -> bool:
 
 
 def two_way_rows(layout: Layout) -> Rows:
-    """The order of each position: Chimera's for one backbone, the shortest known for two.
+    """The order of each position: Chimera's for one backbone; for two that, or list scheduling's if it is shorter.
 
     A stage of two holds as many micro-batches as in FIFO-1F1B, and ``SPARE`` more.
     """
@@ -108,13 +108,7 @@ def two_way_rows(layout: Layout) -> Rows:
     if is_one_backbone(layout):
         return chimera_order(degree, layout.shape.micro_batches)
     problem = layout.problem(in_flight=tuple(range(degree + SPARE, SPARE, -1)) * 2)
-    return layout.scenario.remember(("two-way order", problem), lambda: _shortest(problem))
-
-
-def _shortest(problem: Problem) -> Rows:
-    """The shorter of two orders: list scheduling's, and Chimera's as if both ways were one backbone."""
-    listed = list_schedule(problem, "longest-tail")
-    degree, count = problem.num_devices, len(problem.chains[0].micro_batches)
+    listed, count = list_schedule(problem, "longest-tail"), layout.shape.micro_batches
     if degree % 2:
         return listed.rows
     named = tuple(

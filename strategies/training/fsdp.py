@@ -51,11 +51,6 @@ class FSDP(DataParallel):
 
     def layout(self, scenario: Scenario) -> Layout:
         """The blocks of all backbones on the mesh; whole backbones where every GPU trains alone."""
-        return scenario.remember(
-            ("mesh", self, scenario.workload.extra_forward), lambda: self._lay_out(scenario)
-        )
-
-    def _lay_out(self, scenario: Scenario) -> Layout:
         degrees = self.context_degree, self.tensor_degree, self.context
         mesh = Mesh.of(scenario.workload.num_gpus, self.shard_size, *degrees)
         if mesh.parts * mesh.tensor == 1:

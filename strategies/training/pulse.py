@@ -59,10 +59,6 @@ class Pulse(Strategy):
         return plan_of(self.layout(scenario), rows, blocking=self.p2p == "blocking")
 
     def ordering(self, scenario: Scenario) -> Ordering:
-        """The synthesised order of this point."""
-        return scenario.remember(("pulse order", self), lambda: self._ordering(scenario))
-
-    def _ordering(self, scenario: Scenario) -> Ordering:
         """List scheduling's order or, where no more micro-batches than positions run, the wave's if better.
 
         Between positions that wait for their messages the wave's own order brings sender and receiver together.
