@@ -48,13 +48,6 @@ def test_the_wider_a_band_the_fewer_its_figures(result, monkeypatch, low_s, high
 def test_ratios_are_told_in_per_cent_up_to_twice_or_half():
     words = [compared(ratio) for ratio in (1.0002, 1.017, 0.84, 1.45, 2.38, 0.5)]
     assert words == [
-        *(
-            "the same speed",
-            "1.7% faster",
-            "16% slower",
-            "45% faster",
-            "2.38 x the speed",
-            "0.50 x the speed",
-        ),
+        *("the same speed", "1.7% faster", "16% slower", "45% faster", "2.38 x the speed", "0.50 x the speed")
     ]
     assert (compared(1.3, "cost"), compared(0.88, "memory")) == ("30% dearer", "12% less memory")

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from dataclasses import replace
 
 import pytest
 from making import swept
@@ -13,11 +12,9 @@ from profiles.architectures.models import load_model
 from profiles.errors import flag_of
 from profiles.machines.clusters import load_cluster
 from sim.cli.main import main
-from sim.outcomes.runs import run_point
 from sim.report.rankings import BEST, print_sweep
 from sim.report.results import command_of
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 
 
@@ -29,11 +26,6 @@ def scenario():
 @pytest.fixture(scope="module")
 def sweep(scenario):
     return swept(scenario)
-
-
-@pytest.fixture(scope="module")
-def result(scenario):
-    return run_point(make_strategy("spp", {"pipeline_degree": 4}), scenario)
 
 
 def table_rows(text):
@@ -72,13 +64,6 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
         "infeasible: 1 x no pipeline degree (such as spp: no divisor of gpus(1) between 2 and the 25 blocks of"
         " the backbone) no point is left of spp: no pipeline degree 1 configuration: 1 not possible"
     )
-
-
-def test_the_command_names_model_and_cluster_as_they_were_asked_for(result):
-    asked = replace(result, model="my models/small", cluster="./mine.toml")
-    words = shlex.split(command_of(asked))
-    assert words[:6] == ["sim", "run", "--model", "my models/small", "--cluster", "./mine.toml"]
-    assert words[words.index("--pipeline-degree") + 1] == "4"
 
 
 @pytest.mark.parametrize(

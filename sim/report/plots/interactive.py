@@ -32,13 +32,10 @@ MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 CROWD: Final = 400
 """Points of a sweep up to which their markers are large."""
-MOST_TICKS: Final = 12
-"""Values of a logarithmic axis that each have a tick."""
 SPREAD: Final = 4
 """Times whose longest is more than so many times their shortest are on a logarithmic axis."""
 POINTS: Final = "points"
 """Mark of the points whose bands are drawn while the mouse is on them."""
-HIDDEN: Final = "rgba(0, 0, 0, 0)"
 MOST_TIMES: Final = 1500
 """Times at which memory is drawn; of more, the fullest of each span."""
 Box = tuple[int, float, float, str]
@@ -231,7 +228,11 @@ def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     scale = [(at * share, strategy_look(name)[0]) for i, name in enumerate(names) for at in (i, i + 1)]
     line = {"color": [at + 0.5 for at in places], "colorscale": scale, "cmin": 0, "cmax": len(names)}
     lines = go.Parcoords(
-        dimensions=axes, line=line, labelangle=-25, labelside="bottom", rangefont={"color": HIDDEN}
+        dimensions=axes,
+        line=line,
+        labelangle=-25,
+        labelside="bottom",
+        rangefont={"color": "rgba(0, 0, 0, 0)"},
     )
     return go.Figure(lines, _layout(height=520, margin={"l": 90, "r": 30, "t": 30, "b": 70}))
 
@@ -256,11 +257,7 @@ def _axis(
         axis |= {"tickvals": list(words), "ticktext": list(words.values())}
     if power:
         every = sorted(set(values))
-        ticks = (
-            every
-            if len(every) <= MOST_TICKS
-            else [of for of in _ticks(values) if every[0] <= of <= every[-1]]
-        )
+        ticks = every if len(every) <= 12 else [of for of in _ticks(values) if every[0] <= of <= every[-1]]
         axis |= {
             "values": np.log2(values),
             "tickvals": np.log2(ticks),
