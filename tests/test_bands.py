@@ -96,7 +96,10 @@ def test_sampling_errs_the_more_the_more_gpus_and_the_shorter_a_step_and_by_its_
 
 
 @given(
-    st.integers(1, 64), st.floats(0.01, 100.0), st.sampled_from(["nvswitch", "pcie", "nic"]), st.booleans()
+    st.integers(1, 64),
+    st.floats(0.01, 100.0),
+    st.sampled_from(["nvswitch", "mesh", "pcie", "nic"]),
+    st.booleans(),
 )
 def test_no_band_of_sampling_is_narrower_than_that_of_one_gpu_or_of_measured_links(gpus, step_s, link, small):
     bands = load_bands()
@@ -150,6 +153,19 @@ def test_sockets_that_nobody_looked_at_and_gathers_that_nobody_measured_widen_th
     assert sim.run("sd21", "fsdp", "p5", **gathered).uncertainty.ranges == Band()
 
 
+@pytest.mark.parametrize("method", ["pipeline", "sampling"])
+@pytest.mark.parametrize("pixels", [5e5, 4e6])
+def test_the_less_is_measured_of_a_device_the_wider_is_its_band(method, pixels):
+    bands, run = load_bands(), replace(RUN, gpus=1, pixels=pixels)
+    measured, derived, stated = (
+        bands.uncertainty(method, replace(run, device=name)).band.high
+        for name in ("h100-80gb-sxm", "h800-80gb-sxm", "mi300x-192gb")
+    )
+    assert measured <= derived < stated
+    assert log(stated) > 0.2418  # what shares of data sheets differ by, alone
+    assert bands.family("mi300x-192gb", timed=True) == "measured"  # layers that were timed are
+
+
 def test_a_device_that_is_no_hardware_has_no_error():
     assert KNOWN.uncertainty("pipeline", replace(RUN, device="ideal")).band == Band()
 
@@ -158,7 +174,7 @@ def test_the_shipped_bands_know_every_part_and_name_devices_that_are_shipped():
     bands = load_bands()
     for part in PARTS:
         assert 0 < bands.of(part) < 3
-    assert {*bands.measured, *bands.exact} <= set(device_names())
+    assert {*bands.measured, *bands.exact, *bands.stated} <= set(device_names())
     assert all(
         one.source.startswith(("prior: ", "MLPerf" if one.part == "repeat" else "python -m"))
         for one in bands.spreads

@@ -243,6 +243,22 @@ def read(tmp_path):
     return of
 
 
+def test_in_a_mesh_a_message_has_one_link_and_a_group_those_that_lead_into_it():
+    cluster = load_cluster("mi300x-8")
+    link = cluster.intra_node
+    assert link.message_bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s / 7, rel=0.01)
+    for operation, share in product(OPERATIONS, (2, 4, 8)):
+        reached = load_cluster("a100-nvlink-8").collectives.efficiency_of(operation, share)
+        links = 1 if operation == "send_recv" else share - 1
+        assert cluster.collectives.efficiency_of(operation, share) == pytest.approx(
+            links / 7 * reached, rel=0.01
+        )
+
+
+def test_every_shipped_cluster_says_how_its_links_are_known():
+    assert {name for name in cluster_names() if not load_cluster(name).links} == {"ideal"}
+
+
 def test_every_shipped_cluster_loads_under_its_name():
     assert [load_cluster(name).name for name in cluster_names()] == cluster_names()
 
@@ -285,9 +301,9 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('device = "ideal"', 'device = "abacus"', "device is 'abacus', must be one of a100-40gb-sxm, "),
+        ('device = "ideal"', 'device = "abacus"', "device is 'abacus', must be one of a10-24gb, "),
         ("devices_per_node = 8", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
-        ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, pcie, ideal"),
+        ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, mesh, pcie, ideal"),
         ("latency_us = 1\n", "latency_us = 1\nswitch_size = 2\n", "unknown key intra_node.switch_size"),
         ("all_reduce = 0.9", "all_reduce = { 8 = 1.6 }", "between.all_reduce.8 is 1.6, must be at most 1"),
         ("tree = { 2", "tree = { 0", "collectives.between.tree key is 0, must be at least 1"),

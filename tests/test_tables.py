@@ -34,7 +34,7 @@ def test_devices_say_what_their_pace_rests_on(ask):
     basis = {one["name"]: one["basis"] for one in ask("devices")}
     assert basis["h100-80gb-sxm"] == "measured"
     assert basis["a100-40gb-sxm"] == "derived"
-    assert basis["ascend910a-32gb"] == "data sheet"
+    assert basis["ascend910a-32gb"] == basis["mi300x-192gb"] == basis["l4-24gb"] == "data sheet"
 
 
 @pytest.fixture(scope="module")

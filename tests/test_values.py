@@ -57,7 +57,7 @@ VALUES = {
 @pytest.mark.parametrize(
     ("name", "field", "value", "problem"),
     [
-        ("link", "kind", "string", "link: kind is 'string', must be one of nvswitch, pcie, nic, ideal"),
+        ("link", "kind", "string", "link: kind is 'string', must be one of nvswitch, mesh, pcie, nic, ideal"),
         ("link", "bandwidth_bytes_per_s", 0.0, "nvswitch link: bandwidth_bytes_per_s is 0.0, must be positive"),
         ("link", "latency_s", -1.0, "latency_s is -1.0, must not be negative"),
         ("link", "latency_s", INF, "latency_s is inf, must be finite"),

@@ -20,12 +20,14 @@ from profiles.parsing import parse_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
 COMPUTE, ANCHORED, TRAINING, EXPOSED, REPEAT = "compute", "anchored", "training", "exposed", "repeat"
+STATED: Final = "stated"
 DATA_PARALLEL, PIPELINE, SAMPLING = "data parallel", "pipeline", "sampling"
 METHODS: Final = (DATA_PARALLEL, PIPELINE, SAMPLING)
 """Kinds of methods on several GPUs, each a part of the error: what scaling to them adds."""
-PARTS: Final = (COMPUTE, ANCHORED, TRAINING, *METHODS, EXPOSED, REPEAT)
-FAMILIES: Final = ("measured", "derived")
-"""Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
+PARTS: Final = (COMPUTE, ANCHORED, TRAINING, STATED, *METHODS, EXPOSED, REPEAT)
+FAMILIES: Final = ("measured", "derived", "data sheet")
+"""Devices whose kernels were measured by shape; those whose laws follow from the like of them; those of which little
+but a data sheet is known, of another maker or with far less power."""
 ANY: Final = "any"
 """Where a part holds that is not told apart, or of which nothing else is known."""
 SMALL: Final = " small"
@@ -213,6 +215,7 @@ class Bands:
     Attributes:
         measured: devices whose kernels were measured by shape.
         exact: devices that are no hardware, whose times are formulas.
+        stated: devices of which little but a data sheet is known.
         shape: of the error of scaling.
         spreads: by part and where it holds.
     """
@@ -221,6 +224,7 @@ class Bands:
     exact: tuple[str, ...]
     shape: Shape
     spreads: tuple[Spread, ...]
+    stated: tuple[str, ...] = ()
 
     def of(self, part: str, where: str = ANY) -> float:
         """The spread of a part, there or anywhere."""
@@ -233,14 +237,16 @@ class Bands:
 
     def family(self, device: str, *, timed: bool = False) -> str:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""
-        return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
+        return FAMILIES[0 if timed or device in self.measured else 1 + (device in self.stated)]
 
     def compute(self, method: str, run: Circumstances) -> float:
         """The spread of compute on one GPU; published latencies of the model leave no more than laws alone."""
-        family = self.family(run.device, timed=run.timed)
+        family, more = self.family(run.device, timed=run.timed), 0.0
+        if family == FAMILIES[2]:  # as derived, and by what the data sheet leaves open
+            family, more = FAMILIES[1], self.of(STATED)
         if method != SAMPLING:
-            return self.of(TRAINING, family)
-        alone = self.of(COMPUTE, family + SMALL * (run.pixels <= SMALL_PIXELS))
+            return hypot(self.of(TRAINING, family), more)
+        alone = hypot(self.of(COMPUTE, family + SMALL * (run.pixels <= SMALL_PIXELS)), more)
         return min(alone, self.of(ANCHORED)) if run.anchored else alone
 
     def uncertainty(self, method: str, run: Circumstances) -> Uncertainty:
@@ -274,5 +280,7 @@ def load_bands() -> Bands:
 def read_bands(path: Path) -> Bands:
     """Read a file of bands."""
     rows = parse_toml(path.read_text(encoding="utf-8"))
-    measured, exact = (tuple(rows["devices"][key]) for key in ("measured", "exact"))
-    return Bands(measured, exact, Shape(**rows["shape"]), tuple(Spread(**row) for row in rows["spread"]))
+    measured, exact, stated = (tuple(rows["devices"][key]) for key in ("measured", "exact", "stated"))
+    return Bands(
+        measured, exact, Shape(**rows["shape"]), tuple(Spread(**row) for row in rows["spread"]), stated
+    )

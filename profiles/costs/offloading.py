@@ -21,7 +21,7 @@ CARDS_PER_SWITCH: Final = 2
 """Cards behind one PCIe switch that share its way to the host: estimate for boxes with NVSwitch, from the DGX A100,
 whose four switches have two GPUs each; where each card has its own, copies are twice as fast. On boards without
 NVSwitch each card has its own."""
-OWN_WAY: Final = ("gb200",)
+OWN_WAY: Final = ("gb200", "gb300")
 """Devices each of which has a way to the host of its own, NVSwitch or not."""
 STEP_BYTES_PER_S: Final = 110 * GB
 """Bytes per second that the host moves in an optimizer's step, threaded and vectorised. Estimate, 90 to 130 GB/s: 0.22

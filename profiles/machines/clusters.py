@@ -21,9 +21,10 @@ from profiles.units import GB, MICROSECOND, in_si
 
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
 IDEAL: Final = "ideal"
-INTRA_NODE: Final = ("nvswitch", "pcie", IDEAL)
+INTRA_NODE: Final = ("nvswitch", "mesh", "pcie", IDEAL)
 INTER_NODE: Final = ("nic", IDEAL)
-LINKS: Final = ("nvswitch", "pcie", "nic", IDEAL)
+LINKS: Final = ("nvswitch", "mesh", "pcie", "nic", IDEAL)
+EVIDENCE: Final = ("measured", "derived", "data sheet", "")
 SOCKETS: Final = ("socket_size", "other_socket_size")
 SHARED: Final = ("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s")
 
@@ -33,7 +34,7 @@ class Link:
     """Connection of the GPUs of a node, or of nodes.
 
     Attributes:
-        kind: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
+        kind: ``nvswitch``, ``mesh`` (a link from each GPU to each other), ``pcie``, ``nic`` or ``ideal`` (free).
         bandwidth_bytes_per_s: of a port in each direction.
         latency_s: seconds of a message on the wire beside its bytes.
         call_s: seconds of the software for a message.
@@ -42,7 +43,8 @@ class Link:
         host_bandwidth_bytes_per_s: of ``pcie``, what all switches of a host share.
         socket_size: of ``pcie``, neighbouring devices under one socket of the host; 0 where it makes no difference.
         other_socket_size: what it may be as well, where nobody looked; 0 where it is known.
-        flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills only part of a fast port.
+        flow_bytes_per_s: what one connection carries: of ``nic`` as a TCP connection fills only part of a fast port, of
+            ``mesh`` as it is one of the links.
         rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, through its own adapter.
     """
 
@@ -90,6 +92,8 @@ class Cluster:
         inter_node: the link between nodes; None for a single node.
         collectives: what collectives reach of these links.
         host: the host of each node.
+        links: evidence of its links, one of ``EVIDENCE``: ``measured`` here, ``derived`` from another cluster's, or of
+            a ``data sheet``; empty where its file does not say.
         changes: the what-ifs that made it, each with the value of its flag; empty where it is as its file says.
     """
 
@@ -103,6 +107,7 @@ class Cluster:
     inter_node: Link | None
     collectives: Collectives
     host: Host = BOX
+    links: str = ""
     changes: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -199,6 +204,7 @@ def read_cluster(path: Path) -> Cluster:
         inter_node=_read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None,
         collectives=_read_collectives(table.table("collectives", {})),
         host=read_host(table.table("host")) if "host" in table else usual,
+        links=table.choice("links", EVIDENCE) if "links" in table else "",
     )
     table.finish()
     return cluster
@@ -226,7 +232,8 @@ def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
         link = Link(kind, inf, 0.0, 0.0)
     else:
         shared = ("switch_bandwidth", "host_bandwidth") if kind == "pcie" else ()
-        narrower = [key for key in ("flow_GB_per_s", "rail_GB_per_s") if kind == "nic" and key in table]
+        narrow = {"nic": ("flow_GB_per_s", "rail_GB_per_s"), "mesh": ("flow_GB_per_s",)}.get(kind, ())
+        narrower = [key for key in narrow if key in table or kind == "mesh"]
         port = table.positive("bandwidth_GB_per_s")
         link = Link(
             kind=kind,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TABLES: Final[Mapping[str, str]] = {
     "models": "name component trainable layers parameters sampled_on samples_per_gpu skips measured_on",
-    "clusters": "name device devices_per_node max_nodes intra_node_kind intra_node_bandwidth_bytes_per_s"
+    "clusters": "name device links devices_per_node max_nodes intra_node_kind intra_node_bandwidth_bytes_per_s"
     " inter_node_kind inter_node_bandwidth_bytes_per_s",
     "devices": "name memory_bytes rates_conv_flop_per_s rates_matmul_flop_per_s rates_attention_flop_per_s"
     " rates_memory_bytes_per_s basis",
@@ -151,6 +151,7 @@ def cluster_facts(cluster: Cluster) -> dict[str, Any]:
     return {
         **_picked(cluster, "name source"),
         "device": cluster.device.name,
+        "links": cluster.links or None,
         **_picked(cluster, "devices_per_node max_nodes"),
         **{"intra_node": _link_facts(cluster.intra_node), "inter_node": inter},
         "gathers_measured": cluster.gathers_measured,

@@ -102,7 +102,12 @@ def origin_lines(result: Result) -> Iterator[Line]:
     trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
     if result.provenance == "estimated" and trust is not None:
-        derived = f"of {device}, derived from other GPUs or its data sheet"
+        but = (
+            "derived from other GPUs or its data sheet"
+            if trust.family == FAMILIES[1]
+            else "known by its data sheet"
+        )
+        derived = f"of {device}, {but}"
         words[0] += f" from kernels {f'measured on {device}' if trust.family == FAMILIES[0] else derived}"
     if result.provenance != "measured" and scenario.costs.published.source:
         words.insert(1, f"those of the backbone {scenario.costs.published}")

@@ -251,7 +251,9 @@ def write_bands(path: Path, ledger: Ledger) -> None:
 
 def text_of(bands: Bands) -> str:
     """The text of a file of bands."""
-    values: dict[str, object] = {"devices": {"measured": bands.measured, "exact": bands.exact}}
+    values: dict[str, object] = {
+        "devices": {key: getattr(bands, key) for key in ("measured", "exact", "stated")}
+    }
     values |= {"shape": asdict(bands.shape), "spread": [asdict(one) for one in bands.spreads]}
     return f"{PRIORS['head']}{toml_text(values, '.4g')}"
 
