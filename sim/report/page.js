@@ -16,6 +16,10 @@ for (const code of document.querySelectorAll("pre code")) {
 }
 for (const plot of document.querySelectorAll(".plotly-graph-div")) {
   const drawn = plot.layout?.shapes ?? [];
+  if (innerWidth < 700) { // where the legend is long
+    plot.parentElement.style.height = plot.style.height = `${plot.layout.height + 160}px`;
+    Plotly.relayout(plot, { height: plot.layout.height + 160 });
+  }
   plot.on?.("plotly_hover", ({ points: [point] }) => {
     const band = point.data.meta === "points" && point.customdata;
     if (!band) return;

@@ -70,9 +70,8 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
 
 
 def as_html(figure: Figure) -> str:
-    """Return a figure as an image in HTML, narrow enough for its letters to be read on a phone."""
+    """Return a figure as an image in HTML, which needs no other file."""
     buffer = BytesIO()
-    figure.set_size_inches(figure.get_size_inches() * 6.5 / figure.get_size_inches()[0])
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     source = f"data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}"
     return f'<div class="figure"><img style="max-width: 100%" src="{source}"></div>'

@@ -17,6 +17,8 @@ __all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates")
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
 """Of plans and requests, in turn."""
+WIDTH: Final = 7.0
+"""Inches of a picture, whose letters can be read on a phone, too."""
 WINDOW: Final = 12
 """Mean latencies that a picture of the fleet shows."""
 
@@ -46,7 +48,7 @@ def plot_costs_info(serving: Serving) -> list[Outcome]:
 def plot_rates(serving: Serving) -> Figure:
     """Attainment of each plan against the rate, and below it p50 and p99."""
     curves = plot_rates_info(serving)
-    figure = charts.new_figure(9.0, 6.0)
+    figure = charts.new_figure(WIDTH, 5.5)
     above, below = figure.subplots(2, sharex=True)
     for number, curve in enumerate(curves):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
@@ -72,7 +74,7 @@ def plot_rates(serving: Serving) -> Figure:
 def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     """99th percentile of the latency against the cost of each plan; a line joins those that no other beats in both."""
     points = [(_plan(of), of.cost, of.percentile_s(99)) for of in plot_costs_info(serving)]
-    figure, axes = charts.chart(9.0, 5.0, ax)
+    figure, axes = charts.chart(WIDTH, 5.0, ax)
     names = list(dict.fromkeys(name for name, *_ in points))
     for number, name in enumerate(names):
         spots = [spot for of, *spot in points if of == name]
@@ -108,7 +110,7 @@ def plot_fleet_info(serving: Serving) -> list[Ran]:
 def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
     """GPUs over time by request, around the time of the longest queue; requests of a batch share a bar."""
     every = plot_fleet_info(serving)
-    figure, axes = charts.chart(9.0, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
+    figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
     for ran in every:
         colour = COLOURS[ran.jobs[0] % len(COLOURS)]
         look: Any = {"left": ran.start_s, "height": 0.9, "color": colour, "edgecolor": "white"}
@@ -126,7 +128,7 @@ def plot_queue_info(serving: Serving) -> list[tuple[float, int]]:
 
 def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
     """Requests that wait over time."""
-    figure, axes = charts.chart(9.0, 2.8, ax)
+    figure, axes = charts.chart(WIDTH, 2.8, ax)
     axes.step(*zip(*plot_queue_info(serving), strict=True), where="post", color=COLOURS[0], linewidth=1)
     axes.set(xlabel="seconds", ylabel="requests that wait")
     charts.add_grid(axes)
