@@ -166,7 +166,9 @@ CONTEXTS |= {"context_degree": 4, "shard_size": 2, "frozen": "cached", "checkpoi
         }),
         ("vllm-omni", {**FLUX, "strategy": "tensor", "gpus": 4}, {
             "": "vllm serve black-forest-labs/FLUX.1-dev", "--omni": "", "--tensor-parallel-size": "4",
+            "--allgather-degree": None,
         }),
+        ("vllm-omni", {**FLUX, "strategy": "allgather-kv", "gpus": 4}, {"--allgather-degree": "4"}),
         ("torchtitan", IB | TITAN, {
             "--nnodes": "2", "--parallelism.data_parallel_replicate_degree": "2",
             "--parallelism.data_parallel_shard_degree": "8", "--training.local_batch_size": "2",

@@ -24,6 +24,7 @@ HALVED = {"text, guidance in parallel, one node"}
 IN_TURN = {name for name in SCENES if "one prediction after the other" in name}
 """Samplers whose patches read the step before refuse them."""
 WITHOUT_POINTS = {
+    "allgather-kv": U_NETS,
     "attention2d": U_NETS | FEW_GPUS | HALVED,
     "distrifusion": IN_TURN,
     "hybrid": FEW_GPUS | {"u-net, free links", "u-net, one node", "u-net, one prediction after the other"},

@@ -31,6 +31,7 @@ EXACT = {
     "ring": sample("ring", 3),
     "usp": sample("usp", 3, ulysses_degree=2, ring_degree=2),
     "attention2d": sample("attention2d", 3, "batch", rows=2, columns=2, ulysses_degree=1),
+    "allgather-kv": sample("allgather-kv", 3, "batch"),
     "tensor": sample("tensor", 3, "batch"),
     "sync-patch": sample("sync-patch", 3),
     "pipefusion, all steps synchronous": sample("pipefusion", 3, patches=4, warmup_steps=3),

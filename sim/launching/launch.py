@@ -123,6 +123,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "scale_or_split": one_scale or grid.guidance > 1,
         "ulysses": grid.ulysses,
         "ring": grid.ring,
+        "several_gathering": _over_one(grid.rows),
         "tensor": grid.tensor,
         "sequence": sequence,
         "one_gpu": sequence == 1,

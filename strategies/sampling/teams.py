@@ -100,6 +100,23 @@ class USP(GridSampler):
 
 
 @dataclass(frozen=True, slots=True)
+class AllGatherKV(GridSampler):
+    """Source: vllm-omni 0.30.0, diffusion/attention/parallel/allgather_kv.py: keys are gathered, then values.
+
+    It is one column of ``attention2d``: any number of heads will do, and each device sends tokens of the order of N.
+    """
+
+    name = "allgather-kv"
+    summary = "sequence parallelism that gathers all keys and values"
+    complexity = 2
+    awaits = "all_gather"
+
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
+        """All layers on every device, the tokens divided."""
+        return PatchPipeline.of(scenario, make_grid(scenario, rows=scenario.gpus_per_prediction))
+
+
+@dataclass(frozen=True, slots=True)
 class Attention2D(GridSampler):
     """Source: Elango, Attention2D: Communication Efficient Distributed Self-Attention Mechanism, 2025, section 3.
 
