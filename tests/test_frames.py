@@ -35,10 +35,17 @@ def ranked(sweep):
     return [best, *(point for point in sweep.ranked() if point is not best)]
 
 
-def test_a_simulated_row_has_a_status_and_the_keys_of_a_result(sweep):
-    found = first(sweep, lambda p: p.status == "simulated")
-    assert list(found) == ["status", *sweep.best_point().result.to_json(), "inputs", "tie", "runs_in"]
-    assert (found["status"], found["fits_memory"]) == ("simulated", True)
+def test_a_row_has_its_status_and_what_is_known_of_its_point(sweep):
+    alone = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
+    keys, (refused,) = list(sweep.best_point().result.to_json()), rows(swept(alone, names=["spp"]))
+    simulated = first(sweep, lambda p: p.status == "simulated")
+    lacking = first(sweep, lambda p: p.kind == "out of memory" and p.result is not None)
+    assert list(simulated) == ["status", *keys, "inputs", "tie", "runs_in"]
+    assert list(lacking) == ["status", *keys, "inputs", "reason", "runs_in"]
+    assert list(refused) == ["status", *keys[: keys.index("options") + 1], "inputs", "reason", "runs_in"]
+    assert (simulated["status"], simulated["fits_memory"]) == ("simulated", True)
+    assert (lacking["status"], lacking["fits_memory"]) == ("infeasible", False)
+    assert lacking["reason"].endswith("GiB too much") and refused["parameters"] == {}
 
 
 def test_ties_are_the_first_row_and_those_that_the_comparison_with_the_first_cannot_tell_from_it():
@@ -52,22 +59,6 @@ def test_ties_are_the_first_row_and_those_that_the_comparison_with_the_first_can
         best.tied(point, sweep.objective) == tie for point, tie in zip(others, marked[1:], strict=True)
     )
     assert all("tie" not in item for item in rows(sweep) if item["status"] != "simulated")
-
-
-def test_a_row_that_does_not_fit_has_its_result_and_the_reason(sweep):
-    found = first(sweep, lambda p: p.kind == "out of memory" and p.result is not None)
-    assert list(found) == ["status", *sweep.best_point().result.to_json(), "inputs", "reason", "runs_in"]
-    assert (found["status"], found["fits_memory"]) == ("infeasible", False)
-    assert found["reason"].endswith("GiB too much")
-
-
-def test_a_strategy_that_does_not_apply_has_a_row_without_parameters(sweep):
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
-    refused = swept(scenario, names=["spp"])
-    (found,) = rows(refused)
-    keys = list(sweep.best_point().result.to_json())
-    assert list(found) == ["status", *keys[: keys.index("options") + 1], "inputs", "reason", "runs_in"]
-    assert found["parameters"] == {}
 
 
 def flat_rows(sweep):

@@ -85,18 +85,6 @@ def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
     assert not info.cross_iteration
 
 
-def test_bars_are_drawn_at_their_times(hand_off):
-    idle, forward, collectives = plots.plot_timeline(hand_off).axes[0].collections
-    boxes = [path.get_extents() for path in forward.get_paths()]
-    assert [(box.x0, box.x1) for box in boxes] == [(0.0, 1000.0), (1000.0, 4000.0)]
-    assert [(path.get_extents().x0, path.get_extents().x1) for path in idle.get_paths()] == [
-        (1000.0, 4000.0),
-        (0.0, 1000.0),
-    ]
-    assert idle.get_hatch()
-    assert not collectives.get_paths()
-
-
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
     traces = {"toy": hand_off, "filled": pipeline, "again": hand_off}
     assert plots.plot_timelines_info(traces)["filled"] == plots.plot_timeline_info(pipeline)
@@ -109,6 +97,8 @@ def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pip
     assert legend(figure) == [
         "forward", "backward", "optimizer", "frozen layers of the next iteration", "collective", "idle"
     ]  # fmt: skip
+    forward = figure.axes[0].collections[1].get_paths()
+    assert [(of.get_extents().x0, of.get_extents().x1) for of in forward] == [(0.0, 1e3), (1e3, 4e3)]
     figure.draw_without_rendering()
 
 
@@ -119,9 +109,6 @@ def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
     lines = plots.plot_memory(pipeline).axes[0].lines
     drawn = [max(line.get_ydata()) * GIB for line in lines]
     assert drawn == pytest.approx([*peak_memory_bytes(pipeline), GIB])
-    assert [max(line.get_xdata()) for line in lines[:-1]] == pytest.approx(
-        [pipeline.end_s * 1e3] * len(info.curves)
-    )
     assert plots.plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
 
 
