@@ -148,6 +148,14 @@ CLASSES = {
     "HunyuanVideoTransformer3DModel": BLOCKS
     | {"num_single_layers": 2, "num_refiner_layers": 1, "text_embed_dim": 48, "pooled_projection_dim": 32}
     | {"rope_axes_dim": [8, 12, 12]},
+    "HunyuanImageTransformer2DModel": BLOCKS
+    | {"num_single_layers": 2, "num_refiner_layers": 1, "text_embed_dim": 48, "text_embed_2_dim": 40}
+    | {"rope_axes_dim": [16, 16], "use_meanflow": True},
+    "Lumina2Transformer2DModel": {"hidden_size": 96, "num_layers": 3, "num_attention_heads": 4, "num_kv_heads": 2}
+    | {"axes_dim_rope": [8, 8, 8], "cap_feat_dim": 64},
+    "SanaTransformer2DModel": BLOCKS
+    | {"num_cross_attention_heads": 2, "cross_attention_head_dim": 32, "cross_attention_dim": 64}
+    | {"caption_channels": 48, "guidance_embeds": True},
 }  # fmt: skip
 LLAMA = {
     "architectures": ["LlamaModel"],
@@ -196,6 +204,7 @@ def test_prompts_pixels_and_frames_are_as_asked(counted):
     (small,) = counted(PIXART, height=256, width=512, text_tokens=40).components
     assert small.image_tokens == 256 * 512 // 256
     assert small.carried.keys() == {"adaln_single", "caption_projection"}
+    assert counted(configured("SanaTransformer2DModel")).height == 32 * 32
     (pixels,) = counted(PIXART, latent_scale=4).components
     assert pixels.spec.token_pixels == (2 * 4) ** 2
 

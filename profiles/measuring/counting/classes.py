@@ -111,6 +111,7 @@ class Recipe(NamedTuple):
     patch: str | int = "patch_size"
     text_tokens: str | int = 256
     videos: bool = False
+    scale: int | None = None
     carried: Sequence[str] = ()
     sums: str = r"(transformer_)?blocks\.\d+\.(attn1?|ffn?)|single_transformer_blocks\.\d+"
 
@@ -230,7 +231,7 @@ def call_of(network: Network, options: ConfigOptions) -> Call:
     usual = config[recipe.text_tokens] if isinstance(recipe.text_tokens, str) else recipe.text_tokens
     channels = config.get("in_channels")
     pixels = isinstance(channels, int) and channels <= PIXEL_CHANNELS
-    scale = options.latent_scale or (1 if pixels else LATENT_SCALE)
+    scale = options.latent_scale or recipe.scale or (1 if pixels else LATENT_SCALE)
     height, width = _sides(network, options, scale)
     frames = _frames(network, options) if recipe.videos else 1
     if options.frames not in (None, 1) and not recipe.videos:
