@@ -83,6 +83,7 @@ def table_of(scaling: Scaling) -> Table:
         *([Column("copies", copies, 1)] if set(copies) - {"1"} else []),
         *time_columns(results),
         Column(f"{unit_of(scaling)}\nper s", [f"{step.samples_per_s:,.4g}" for step in steps]),
+        Column(f"GPU-s per\n{unit_of(scaling)[:-1]}", [f"{of.gpu_s_per_sample:.3g}" for of in results], 4),
         Column("efficiency", [f"{step.efficiency:.0%}" for step in steps]),
         Column("gain", [f"{step.gain:.0%}" if place else "-" for place, step in enumerate(steps)], 3),
         memory_column(results),
