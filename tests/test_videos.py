@@ -30,6 +30,7 @@ def part(model: Model, name: str) -> Component:
         ("wan2.2-ti2v-5b", "vae_encoder", 0.149637088),
         ("wan2.2-ti2v-5b", "vae_decoder", 0.555051580),
         ("hunyuanvideo", "text_encoder", 8.030 - 0.525),  # Llama 3 8B without its head
+        ("hunyuanvideo-1.5", "transformer", 8.3),
         ("qwen-image", "text_encoder", 8.292 - 0.545 - 0.677),  # Qwen2.5-VL 7B without head and vision tower
         ("qwen-image-2512", "transformer", 20.430),  # as DiffSynth's own class has
         ("qwen-image-edit", "vision_encoder", 0.677),
@@ -102,6 +103,19 @@ def test_ltx_2_draws_audio_beside_video_as_its_closed_form_has_it():
     pairs = blocks * 2 * (wide * video**2 + narrow * audio**2)
     flop = {"conv_flop": 0, "matmul_flop": 2 * macs, "attention_flop": 2 * pairs}
     assert work(backbone) == pytest.approx(flop, rel=1e-9)
+
+
+def test_hunyuanvideo_1_5_attends_to_its_video_and_all_its_prompts():
+    backbone = part(load_model("hunyuanvideo-1.5"), "transformer")
+    tokens, words, width, blocks = 31 * 45 * 80, 1000 + 256 + 729, 2048, 54
+    attended = (tokens + words, 1000, 1000)  # the last two refine the prompt
+    of_blocks = {
+        "attention_flop": 4 * width * (blocks * attended[0] ** 2 + sum(n**2 for n in attended[1:])),
+        "matmul_flop": 2 * 12 * width**2 * blocks * (tokens + words),
+    }
+    assert backbone.text_tokens == words
+    for key, flop in of_blocks.items():
+        assert work(backbone)[key] == pytest.approx(flop, rel=1e-3), key
 
 
 # Experts

@@ -121,6 +121,7 @@ MADE: Final[Mapping[str, Callable[..., object]]] = {
     "integers": partial(tensor, dtype=torch.long),
     "exact": partial(tensor, dtype=torch.float32),
     "ones": lambda *shape: torch.ones(shape, dtype=torch.bool),  # a mask has contents, which the classes read
+    "zeros": torch.zeros,  # likewise
     "range": lambda length: torch.arange(length)[
         None
     ],  # places whose contents say that the prompt is one text

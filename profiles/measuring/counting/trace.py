@@ -18,6 +18,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 import torch
+from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import HunyuanVideo15AttnBlock
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
@@ -127,6 +128,15 @@ def _places(index: Tensor | None) -> Tensor | None:
         return index.nonzero().squeeze(1)
 
 
+MANY_PAIRS: Final = 2**30
+"""Pairs of tokens of which no engine makes a mask, though a class may: fused kernels take lengths."""
+
+
+def _is_of_pairs(sides: Sequence[int], dtype: torch.dtype) -> bool:
+    """Return whether a tensor of these sides is such a mask."""
+    return dtype is torch.bool and prod(sides) > MANY_PAIRS
+
+
 LAUNCH_NOTHING: Final = {aten._unsafe_view, aten.lift_fresh, aten.new_empty} | {
     aten.empty, aten.empty_like, aten.empty_strided
 }  # fmt: skip
@@ -220,11 +230,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         """Run one operator and note it, its tensors without contents if one of them is."""
         kwargs = kwargs or {}
+        if func.overloadpacket is aten.repeat and _is_of_pairs(args[0].shape[-1:] * 2, args[0].dtype):
+            args = _emptied(args)
         if func.overloadpacket is aten.index:
             args = (args[0], [_places(index) for index in args[1]])
         if func.overloadpacket not in MADE_THERE and len(set(map(_is_meta, tensors((args, kwargs))))) == 2:
             args, kwargs = _emptied(args), _emptied(kwargs)
         result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and _is_of_pairs(result.shape[-2:], result.dtype):
+            return result
         self.events.append(Ran(func, args, kwargs, result, tensors((args, kwargs)), tensors(result)))
         return result
 
@@ -255,6 +269,18 @@ def _no_autocast() -> Iterator[None]:
         torch.autocast = original  # type: ignore[misc]
 
 
+@contextmanager
+def _no_mask_by_rows() -> Iterator[None]:
+    """Let HunyuanVideo 1.5's autoencoder make no mask: it fills a row for each token, and masks are left out anyway."""
+    name = "prepare_causal_attention_mask"
+    original = HunyuanVideo15AttnBlock.__dict__[name]
+    setattr(HunyuanVideo15AttnBlock, name, staticmethod(lambda *_, **__: None))
+    try:
+        yield
+    finally:
+        setattr(HunyuanVideo15AttnBlock, name, original)
+
+
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
     """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
     recorder, parts = Recorder(), module.named_modules()
@@ -265,6 +291,7 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace
             saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
             OpaqueAttention(),
             _no_autocast(),
+            _no_mask_by_rows(),
             Instead(torch.tensor, _numbers),
             recorder,
         ):
