@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+import subprocess
 from contextlib import suppress
 from dataclasses import fields
 from itertools import product
@@ -303,6 +304,14 @@ def test_a_sweep_is_launched_as_its_best():
     for gpus in (8, [4, 8]):
         swept = sim.sweep("sd21", gpus=gpus, strategy="ddp,gpipe", workers=1)
         assert sim.launch(swept) == sim.launch(swept.best)
+
+
+def test_what_starts_several_nodes_says_what_each_must_know(tmp_path):
+    sim.launch("sd21", "ddp", gpus=16).write(tmp_path)
+    alone = {"capture_output": True, "text": True, "env": {"MASTER_ADDR": "10.0.0.1"}}
+    ran = subprocess.run(["bash", tmp_path / "run.sh"], check=False, **alone)
+    assert ran.returncode
+    assert "NODE_RANK: run it on every node" in ran.stderr
 
 
 ANY = ["gpipe", "1f1b", "zero-bubble", "wave"]

@@ -48,6 +48,38 @@ def test_the_verdict_says_plan_slo_latency_use_and_why(capsys):
     assert sum(shares) in (99, 100, 101)
 
 
+WAN = {"model": "wan2.1-14b", "cluster": "h100-nvlink-8", "resolution": "832x480", "frames": 81, "steps": 50}
+FEW = {"model": "flux-dev", "cluster": "h100-nvlink-8", "resolution": 512, "steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "strategies"),
+    [
+        (WAN, {"runtime": "sglang"}, {"single", "ulysses"}),  # two predictions one after the other
+        (WAN, {"guidance": "parallel"}, {"ulysses", "ring"}),  # which one GPU cannot make
+        (FEW, {}, {"single", "tensor", "ring", "ulysses"}),  # a faster sync-patch is run by nothing
+    ],
+)
+def test_replicas_are_what_a_runtime_starts(question, options, strategies):
+    plans = sim.serve(**question, gpus=8, rate=0.005, slo=300, policy="fcfs", **options)
+    assert {of.plan.strategy for of in plans.outcomes} <= strategies
+    assert sim.launch(plans.result).text
+
+
+def test_the_percentile_that_the_slo_is_about_is_told(capsys):
+    out = asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --slo-share 0.95")[1]
+    assert " p90 " in out
+    assert " p95 " in out
+    assert " p95 " not in asked(capsys, "--gpus 2 --rate 0.2 --slo 9")[1]
+
+
+def test_files_are_written_before_the_answer_whose_reader_may_leave(capsys, files, monkeypatch):
+    monkeypatch.setattr("sim.cli.serving.print_blocks", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --out requests.csv")
+    assert (files / "requests.csv").stat().st_size
+
+
 def test_a_load_above_capacity_is_a_warning_with_the_rate_that_holds(capsys):
     code, out, err = asked(capsys, "--gpus 2 --rate 1 --slo 9 --policy fcfs --json")
     assert code == 0

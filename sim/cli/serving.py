@@ -80,8 +80,8 @@ def serve_command(options: argparse.Namespace) -> int:
         raise
     if words := load_warning(serving):
         note(f"warning: {words}")
-    _print(options, serving)
     _write(options, serving)
+    _print(options, serving)
     return 0
 
 

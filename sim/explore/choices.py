@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+from profiles.errors import InfeasibleError
 from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
@@ -12,12 +13,15 @@ SLACK: Final = 1.05
 """A point is chosen only if its score is at most so many times that of the best that a runtime starts."""
 
 
-def _approximates(point: Point, scenario: AnyScenario) -> bool:
-    """Return whether a point draws another image than a single GPU does."""
+def is_exact(point: Point, scenario: AnyScenario) -> bool:
+    """Return whether a point exists and draws the image that a single GPU does; one that trains draws none."""
     strategy = point.strategy
-    return isinstance(strategy, Sampler) and bool(
-        strategy.approximation(point.candidate(scenario).at(scenario))
-    )
+    if not isinstance(strategy, Sampler):
+        return True
+    try:
+        return not strategy.approximation(point.candidate(scenario).at(scenario))
+    except InfeasibleError:
+        return False
 
 
 def _runs(point: Point, scenario: AnyScenario) -> bool:
@@ -29,7 +33,7 @@ Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
     "runs today": lambda point, scenario: not _runs(point, scenario),
     "takes the fewest GPUs": lambda point, scenario: point.num_gpus or scenario.workload.num_gpus,
-    "draws the exact image": _approximates,
+    "draws the exact image": lambda point, scenario: not is_exact(point, scenario),
     "is the simplest method": lambda point, scenario: point.complexity,
 }
 """What decides among points within the error, in this order: the least of each wins."""

@@ -54,6 +54,10 @@ MEMORY: Final = (
 """Options by which a point may fit."""
 LINE: Final = " \\\n    "
 """Between the flags of a command."""
+ASKS: Final = (
+    ': "${NODE_RANK:?run it on every node, with its number from 0}" "${MASTER_ADDR:?give that of node 0}"\n'
+)
+"""Refuses to run on one of several nodes without what that node must know."""
 COUNTED: Final = Path(profiles.__file__).parent / "measuring" / "counting"
 """Where the configurations of the shipped models stand, and how each is called."""
 
@@ -352,7 +356,8 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     }
     text = _with_unset(next(iter(texts.values()), command), unset)
     files = {name: f"{text if number == 0 else of}\n" for number, (name, of) in enumerate(texts.items())}
-    files |= {"run.sh": f'cd "$(dirname "$0")"\n{command if files else text}\n'}
+    asks = ASKS if "$NODE_RANK" in command else ""
+    files |= {"run.sh": f'{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
     if (config := values.get("config")) is not None and "train.py" in files:
         files["config.json"] = f"{json.dumps(config, indent=2)}\n"
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
@@ -363,6 +368,8 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     )
     read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}{since}"
     start = [f"start it by {command.replace(LINE, ' ')}"] if texts else []
+    if "train.py" in files:
+        start.append("train.py has random weights, and needs diffusim[measure] on every node")
     if "train.py" in files and "config.json" not in files:
         start.append("train.py reads the config.json of your backbone beside it")
     notes = (read, *filter(None, (filled(note, values) for note in runtime.notes)), *start)

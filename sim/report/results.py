@@ -41,7 +41,8 @@ def panel_of(result: Result) -> Panel:
     lines = [("strategy", result.strategy)]
     if words := ", ".join(f"{key} {flag_value(x)}" for key, x in result.parameters.items() if x is not None):
         lines.append(("with", words))
-    lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result)]
+    start = "; start it by `sim launch` with the same flags"
+    lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result, start)]
     return Panel(f"{result.title}, {_question(result)}", lines)
 
 
@@ -91,14 +92,13 @@ def _draw_words(result: Result) -> str:
     return f"{words}`--self-conditioning-draw iteration`: {usual:.1%}"
 
 
-def origin_lines(result: Result) -> Iterator[Line]:
-    """Yield the runtimes of a result, the origin of its layer times, and the trust in such estimates."""
+def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
+    """Yield the runtimes of a result and how to start it, the origin of its layer times, and the trust in these."""
     if result.source is None:
         yield "times", result.provenance
         return
     scenario, runtimes = result.source.scenario, runtimes_of(result)
-    started = f"{', '.join(runtimes)}; start it by `sim launch` with the same flags"
-    yield "runs in", started if runtimes else NO_RUNTIME_TODAY
+    yield "runs in", f"{', '.join(runtimes)}{start}" if runtimes else NO_RUNTIME_TODAY
     trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
     if result.provenance == "estimated" and trust is not None:

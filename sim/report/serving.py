@@ -42,8 +42,8 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     lines += [*_quality_lines(serving), *_why_lines(serving, serving.best), *_doubt_lines(serving)]
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
-    else:  # how to start replicas stands below
-        lines += [(name, words.split("; start")[0]) for name, words in origin_lines(result)]
+    else:
+        lines += origin_lines(result)
     return ServingVerdict(Panel(serving.title, lines))
 
 
@@ -83,7 +83,9 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         holds = "held" if best.holds(options.slo_share) else "missed"
         words = f"{share_words(best.attainment)} of the requests within {within} s"
         yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
-    told = ", ".join(f"p{percent} {figures(best.percentile_s(percent))} s" for percent in TOLD)
+    told = ", ".join(
+        f"p{of:g} {figures(best.percentile_s(of))} s" for of in sorted({*TOLD, wanted_of(serving)})
+    )
     interval = " to ".join(map(figures, interval_of_p99(best.latencies_s) or ()))
     drawn = f" ({interval} by the draw of requests)" if interval else ""
     yield "latency", f"{told}{drawn}, mean {figures(best.mean_s)} s"
@@ -102,6 +104,11 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     if best.dollars_per_1000 is not None:
         cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {samples_of(serving)}"
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
+
+
+def wanted_of(serving: Serving) -> float:
+    """Return the percentile of latency that the SLO is about."""
+    return round(100 * serving.options.slo_share, 6)
 
 
 def samples_of(serving: Serving) -> str:
@@ -250,6 +257,7 @@ def _table(
     title: str, first: Column, every: Sequence[Outcome], rules: Sequence[str], serving: Serving
 ) -> Table:
     """Return a table of plans, and of what they give."""
+    told = (50, 7), (wanted_of(serving), 0)
     per_s = ["-" if of.capacity_per_s is None else rate_words(of.capacity_per_s) for of in every]
     dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
     costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
@@ -262,7 +270,7 @@ def _table(
         Column("strategy", [of.plan.strategy for of in every], 6, words=True),
         Column("policy", rules, words=True, widest=22),
         Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
-        *(Column(f"p{p}\ns", [figures(of.percentile_s(p)) for of in every], 99 - p) for p in (50, 99)),
+        *(Column(f"p{p:g}\ns", [figures(of.percentile_s(p)) for of in every], rank) for p, rank in told),
         Column("capacity\nper s", per_s),
         Column("use", [f"{of.use:.0%}" for of in every], 5),
         Column(f"GPU-s per\n{samples_of(serving)[:-1]}", costs, 4),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from profiles.costs.trust import Trust
@@ -34,6 +35,7 @@ class Verdict(Panelled):
 
     Attributes:
         runner_up: the best of another strategy, of those that a runtime starts where it starts the best; else None.
+        passed_over: other strategies with a point before the runner-up's that no runtime starts.
         difference: what the runner-up does longer and shorter.
         ties: points of each strategy, of those simulated, that tie with the best.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
@@ -55,6 +57,7 @@ class Verdict(Panelled):
     account: Account
     runner_up: Result | None
     runner_up_ties: bool
+    passed_over: tuple[str, ...]
     difference: str
     ties: Mapping[str, int]
     relieved: Mapping[str, str]
@@ -191,7 +194,12 @@ class Verdict(Panelled):
             )
         took = f"{self.named(self.runner_up)}: {self._took_words(self.runner_up)}"
         why = f" ({self.difference})" if self.difference else ""
-        return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}"
+        over = (
+            f"; before it, but run by no framework today: {', '.join(self.passed_over)}"
+            if self.passed_over
+            else ""
+        )
+        return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}{over}"
 
     @property
     def panel(self) -> Panel:
@@ -286,6 +294,10 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     others = [*there, *(point for point in ranked if research is None or point.name != research.name)]
     other = next((point for point in others if point.name != best.name and not point.same(best)), None)
     leaders = {point.name: point for point in reversed(ties)}
+    started = set(map(id, there if runs_in else ()))
+    before = takewhile(lambda point: point is not other, ranked if id(other) in started else ())
+    told = {best.name, *([research.name] if research else [])}
+    passed = [point.name for point in before if point.name not in told and id(point) not in started]
     answers = iter(
         parallel_calls(
             sweep.workers,
@@ -303,6 +315,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         account=account,
         runner_up=None if other is None else other.result,
         runner_up_ties=other is not None and any(other is point for point in ties),
+        passed_over=tuple(dict.fromkeys(passed)),
         difference=difference,
         ties=Counter(point.name for point in ties),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},

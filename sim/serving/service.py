@@ -13,8 +13,8 @@ from profiles.files import read_rows
 from profiles.mappings import FrozenMapping
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.software.reserved import room_bytes
-from sim.explore.legality import within
-from sim.explore.points import find_points
+from sim.explore.choices import is_exact
+from sim.explore.legality import swept_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result, missing_memory
@@ -226,8 +226,18 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
     Raises:
         InfeasibleError: none fits on any.
     """
-    best = {gpus: _best_sampler(asked, shape, gpus) for gpus in degrees}
-    fastest = {gpus: of for gpus, of in best.items() if of is not None}
+    fastest: dict[int, Result] = {}
+    refused: list[InputError] = []
+    for gpus in degrees:
+        try:
+            best = _best_sampler(asked, shape, gpus)
+        except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
+            refused.append(error)
+            continue
+        if best is not None:
+            fastest[gpus] = best
+    if len(refused) == len(degrees):
+        raise refused[0]
     if not (fastest or staged):
         model, cluster = asked.scenario.model.name, asked.scenario.cluster.name
         sizes = " or ".join(counted(gpus, "GPU") for gpus in degrees)
@@ -245,21 +255,18 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
 
 
 def _best_sampler(asked: Asked, shape: Shape, gpus: int) -> Result | None:
-    """Return the fastest point that runs one request of a shape on exactly so many GPUs; None where none does.
+    """Return what a sweep recommends for one request of a shape on exactly so many GPUs; None where nothing fits.
 
     The image is the one that a single GPU draws, unless samplers are named.
     """
     there = at_shape(asked.scenario, shape, gpus, 1)
-    points = within(asked.runtime, find_points(there, asked.names, asked.held), there)
     sweep = Sweep(there, "latency", top=1, held=asked.held, runtime=asked.runtime)
     sweep.points = [
         point
-        for point in points
-        if isinstance(point.strategy, Sampler)
-        and point.num_gpus == gpus
-        and (asked.names is not None or not point.strategy.approximation(there))
+        for point in swept_points(there, asked.names, asked.held, asked.runtime)
+        if point.num_gpus == gpus and (asked.names is not None or is_exact(point, there))
     ]
     if sweep.points:
         run_sweep(sweep, workers=1)
-    best = sweep.fastest_point()
+    best = sweep.best_point()
     return None if best is None else sweep.result_of(best)
