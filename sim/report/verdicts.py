@@ -194,11 +194,8 @@ class Verdict(Panelled):
             )
         took = f"{self.named(self.runner_up)}: {self._took_words(self.runner_up)}"
         why = f" ({self.difference})" if self.difference else ""
-        over = (
-            f"; before it, but run by no framework today: {', '.join(self.passed_over)}"
-            if self.passed_over
-            else ""
-        )
+        names = ", ".join(self.passed_over)
+        over = f"; after {names}, which no framework runs so today" if names else ""
         return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}{over}"
 
     @property
