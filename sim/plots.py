@@ -1,9 +1,5 @@
-"""Plots: each is a pair, ``plot_x_info`` (plain values) and ``plot_x``, which draws them.
+"""Plots: each is a pair, ``plot_x_info`` (plain values) and ``plot_x``, which draws them."""
 
-``Dials``, a run to turn in a notebook, needs packages of the extra ``notebooks``.
-"""
-
-from sim.interactive import Dials as Dials
 from sim.report.plots.charts import save_figure as save_figure
 from sim.report.plots.serving import *
 from sim.report.plots.space import *

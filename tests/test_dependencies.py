@@ -16,7 +16,6 @@ OPTIONAL = {
     "plotly": "report",
     "distributed": "dask",
     "ipywidgets": "notebooks",
-    "anywidget": "notebooks",
 } | MEASURING
 """What is imported only by who asks for it, and the extra that brings it."""
 
