@@ -53,7 +53,8 @@ def count_file(path: Path, changed_ns: int) -> Model:
     try:
         counted = count_configured([read_config(path)], ConfigOptions())
     except InputError as error:
-        where = f"`sim measure count --config {path} --output DIR` takes it"
+        sides = " --height 1024 --width 1024" if "--height" in str(error) else ""
+        where = f"`sim measure count --config {path}{sides} --output DIR` takes it"
         raise InputError(f"{error}: {where}" if "; give " in str(error) else str(error)) from None
     name = slug(counted.architecture.title)
     warn_caller(f"{path} is counted as model {name}, a backbone without encoders", DiffusimNote)
