@@ -21,7 +21,7 @@ from sim.report.results import time_words
 
 @pytest.fixture(scope="module")
 def trained():
-    return sim.sweep("sd21", gpus=16, batch_size=256, workers=1)
+    return sim.sweep("sd21", gpus=16, batch_size=256, strategy="ddp,zero2,zero3,fsdp,1f1b", workers=1)
 
 
 @pytest.fixture(scope="module")
