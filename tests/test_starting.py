@@ -61,8 +61,9 @@ def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, runt
         pytest.importorskip(package)
     sim.launch(**SMALL, **point, runtime=runtime).write(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["num_layers"] == 28
-    few = 28 if runtime == "torch-pipelining" else 2  # whose stages have fixed layers
-    (tmp_path / "config.json").write_text(json.dumps(TINY | {"num_layers": few}))
+    fixed = {"num_layers": 28, "attention_head_dim": 8, "cross_attention_dim": 32}  # by its stages
+    few = fixed if runtime == "torch-pipelining" else {"num_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(TINY | few))
     if runtime == "deepspeed":  # whose own collectives of CPUs would take a minute to compile
         before = "import deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False"
         printed = ranks_of(tmp_path, "train.py", before)
