@@ -90,6 +90,7 @@ VALUES = {
         ("anchor", "latency_s", 0.0, "anchor of d: latency_s is 0.0, must be positive"),
         ("component", "self_conditioning", 1.5, "component net: self_conditioning is 1.5, must be at most 1"),
         ("component", "passes", 0, "component net: passes is 0, must be at least 1"),
+        ("component", "experts", 0, "component net: experts is 0, must be at least 1"),
         ("component", "kernels", ((),), "component net: kernels are of 1 layers, must be of its 3"),
         ("component", "exchanges", (Exchange(3, "halo", 1, 0),), "layer of an exchange is 3, must be below 3"),
         ("model", "dtype", "int8", "model sd21: dtype is 'int8', must be one of float16, "),
