@@ -88,9 +88,8 @@ def test_an_unknown_name_of_the_hub_is_told_how_to_count_it_in_one_line():
 
 
 def test_a_name_that_several_begin_with_asks_which():
-    several = "model 'wan' stands for several: {}; choose one".format(
-        ", ".join(name for name in model_names() if name.startswith("wan"))
-    )
+    wans = ", ".join(name for name in model_names() if name.startswith("wan"))
+    several = f"model 'wan' stands for several: {wans}; choose one"
     assert str(unknown_name("model", "wan", model_names())) == several
     assert known_name("model", "wan", model_names()) is None
 
