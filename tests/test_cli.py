@@ -302,10 +302,7 @@ REFUSED = [
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "arguments are required: --model, --strategy"),
     ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
-    (
-        "run --model sd21 --strategy ddp --gpu 8",
-        "unknown flag --gpu; did you mean --gpus?\n",
-    ),
+    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; did you mean --gpus?\n"),
     ("run --model sd21 --strategy ddp --json=yes", "--json: ignored explicit argument 'yes'"),
     ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus: expected one argument"),
@@ -319,15 +316,9 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --resolution 500", "width(500) is no multiple of 64, as both sides of sd21 are"),
     ("run --model pixart --strategy single --frozen cached", "--frozen is of training, single draws images"),
     # another strategy's parameters
-    (
-        "run --model sd21 --strategy 1f1b --fill partial",
-        "1f1b has no parameter --fill; it has --pipeline-degree, --micro-batches, --group-size, --partition, --p2p",
-    ),
+    ("run --model sd21 --strategy 1f1b --fill partial", "1f1b has no parameter --fill; it has --pipeline-degree, "),
     # numbers
-    (
-        "run --model sd21 --strategy ddp --gpus 1000000000",
-        "--gpus is 1000000000, but cluster p4de has at most max_nodes(1024) * devices_per_node(8) = 8192",
-    ),
+    ("run --model sd21 --strategy ddp --gpus 1000000000", "--gpus is 1000000000, but cluster p4de has at most "),
     ("run --model sd21 --strategy ddp --gpus 99999999999", "--gpus is 99999999999, but cluster p4de has at most"),
     ("run --model sd21 --strategy ddp --device=", "--device is '', must be a name or a path"),
     ("run --model sd21 --strategy ddp --memory=-4GiB", "--memory is '-4GiB', must be a size above 0"),
@@ -352,8 +343,8 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --overlap bucket", "--overlap is 'bucket', did you mean buckets? must be"),
     ("clusters shw", "unknown cluster 'shw'; choose from "),
     # files that are shown
-    ("clusters show", "NAME must be given; choose from a100-ib, "),
-    ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a100-ib, "),
+    ("clusters show", "NAME must be given; choose from a10"),
+    ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a10"),
     ("clusters show p4de --json", "--json is of the list"),
     ("models show sd21 more", "unexpected argument 'more'"),
     # numbers of GPUs
@@ -394,27 +385,15 @@ REFUSED = [
     (f"{PIXART} --strategy ring --patches 4", "ring has no parameter --patches; it has --keys-values"),
     # values
     (f"{PIXART} --strategy ring --resolution abc", "--resolution is 'abc', must be pixels such as 1024, or width and "),
-    (
-        f"{PIXART} --strategy ring --resolution 1024x1000",
-        "--resolution is 1024x1000, but height(1000) is no multiple of 16, the pixels along a token of transformer",
-    ),
-    (
-        f"{PIXART} --strategy ring --include text_encoder,nope",
-        "--include names 'nope', the frozen components of pixart are text_encoder, vae_encoder, vae_decoder",
-    ),
+    (f"{PIXART} --strategy ring --resolution 1024x1000", "--resolution is 1024x1000, but height(1000) is no multiple"),
+    (f"{PIXART} --strategy ring --include text_encoder,nope", "--include names 'nope', the frozen components of"),
     # points that do not exist
-    (
-        f"{PIXART} --strategy pipefusion --layers 7,7",
-        "--layers 7,7 are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
-    ),
+    (f"{PIXART} --strategy pipefusion --layers 7,7", "--layers 7,7 are 2 stages of 14 layers, not --pipeline-degree 8"),
     (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 and 16 divide 16"),
     ("run --model cdm-lsun --strategy single", "needs one backbone, the model has 2 (unet_64, unet_128)"),
     (f"{PIXART} --strategy hybrid --gpus 8 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
     # schedules
-    (
-        "schedule --model pixart --strategy pipefusion --format torch",
-        "--format is 'torch', which has no word for patches, and pipefusion draws images",
-    ),
+    ("schedule --model pixart --strategy pipefusion --format torch", "--format is 'torch', which has no word for"),
     # resolutions
     ("run --model uvit-h --strategy ddp --resolution 512", "width(512) is above 256, the largest side of uvit-h"),
     ("run --model sd21 --strategy ddp --resolution 512x", "is '512x', must be pixels such as 1024, or width and "),
@@ -435,10 +414,7 @@ REFUSED = [
     (f"{DDP} --cluster ideal --link intra=150GB/s", "but the intra links are ideal: free at any bandwidth"),
     # what would change nothing
     (f"{PIXART} --strategy ulysses --gpus 4 --vae-parallel 4", "without --include vae_decoder, or --include all"),
-    (
-        f"{PIXART} --strategy ulysses --encoders offloaded --include vae_decoder",
-        "without --include text_encoder, or --include all",
-    ),
+    (f"{PIXART} --strategy ulysses --encoders offloaded --include vae_decoder", "without --include text_encoder, "),
     # what a sampler does not heed
     (f"{FLUX} --strategy ring --heads padded", "--heads is padded, but ring does not divide attention heads on 4 GPUs"),
     (f"{FLUX} --strategy ring --all-to-all fp8", "--all-to-all is fp8, but ring has no all-to-all on 4 GPUs"),
@@ -447,10 +423,7 @@ REFUSED = [
     (f"{FLUX} --strategy ring --steps 4 --cache-steps 0.23", "--cache-steps is 0.23, which skips none of 4 steps"),
     (f"{FLUX} --strategy ring --cache-steps 1", "--cache-steps is 1.0, must be a share of the steps"),
     (f"{FLUX} --strategy ring --cache-steps always", "--cache-steps is 'always', must be a share of the steps"),
-    (
-        f"{PIXART} --strategy single --cache-steps teacache",
-        "--cache-steps is teacache, whose share was published of flux-dev, not of pix",
-    ),
+    (f"{PIXART} --strategy single --cache-steps teacache", "--cache-steps is teacache, whose share was published of"),
     # what is frozen or offloaded
     (f"{DDP} --frozen cached:vae", "--frozen names 'vae', those of sd21 that can be loaded are text_encoder, vae_"),
     (f"{DDP} --frozen loaded", "--frozen is 'loaded', must be online, cached or cached:NAMES"),
@@ -471,10 +444,7 @@ REFUSED = [
     (f"{FLUX} --strategy pipefusion --patches 16 --runtime xdit", "patches(16) must be pipeline_degree(4), as "),
     (f"{FLUX} --strategy pipefusion --runtime xdiz", "unknown runtime 'xdiz'; did you mean xdit? choose from accele"),
     ("sweep --model pixart --gpus 2 --steps 2 --runtime xdit,sglang", "--runtime is 'xdit,sglang', must be one name: "),
-    (
-        "sweep --model pixart --gpus 2 --steps 2 --runtime deepspeed",
-        "--runtime is deepspeed, which is of training, but this is of sampling",
-    ),
+    ("sweep --model pixart --gpus 2 --steps 2 --runtime deepspeed", "--runtime is deepspeed, which is of training, "),
     ("sweep --model pixart --gpus 2 --steps 2 --runtime sglang", "--runtime is sglang, but of models it has flux-dev"),
     (
         f"{LAUNCH} --model flux-dev --strategy pipefusion --warmup-steps 1 --patches 16 --runtime xdit",
