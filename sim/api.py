@@ -68,15 +68,8 @@ Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
 """Strategies that a sweep looks at: names, with commas or as a list, or classes."""
 
 SWEEPING: Final = (
-    "task",
-    "objective",
-    "top",
-    "exhaustive",
-    "workers",
-    "executor",
-    "store",
-    "report",
-    "price",
+    *("task", "objective", "top", "exhaustive"),
+    *("workers", "executor", "store", "report", "price"),
 )
 """Arguments that ``sweep`` has besides."""
 
@@ -265,16 +258,14 @@ def sweep(
     """Find the best strategies for a scenario: the best of each, and the best of all, are exact.
 
     Args:
-        model: a model's name, a model folder, a model, or a whole scenario.
-        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``. Of several, such as
-            ``["l20-pcie-8", "h100-nvlink-8"]``, ``Clusters`` know the fastest and, with ``price``, the cheapest.
+        model: as of ``run``.
+        cluster: as of ``run``. Of several, ``["l20-pcie-8", "p5"]``, ``Clusters`` know the fastest and cheapest.
         gpus: GPUs in all; by default one node. Of several, such as ``[8, 16, 32]``, a ``Scaling`` knows the knee.
         strategy: names or classes of strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
-        objective: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by default
-            throughput, of sampling latency.
-        stack: a stack's name, a stack file, or a stack; by default that of the runtime, else ``eager`` in training
-            and ``fused`` in sampling, which is what servers run.
+        objective: ``throughput``, ``latency``, ``memory``, ``pareto`` or ``cost``; by default the first, of sampling
+            the second.
+        stack: as of ``run``.
         measured: the number of ``measured_run``, where that holds none.
         measured_run: as of ``run``.
         runtime: the name of a runtime that must run all points.
@@ -294,8 +285,7 @@ def sweep(
         start_sweep, model, strategy=strategy, task=task, objective=objective, stack=stack,
         measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive, **options,
     )  # fmt: skip
-    if isinstance(gpus, str):
-        gpus = gpus_in(gpus)
+    gpus = gpus_in(gpus) if isinstance(gpus, str) else gpus
     several = isinstance(gpus, list | tuple | range)
     started = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
     for one in started:

@@ -25,9 +25,7 @@ from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, pan
 from sim.report.scalings import table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
-HOVER: Final = (
-    "a point shows its band of 8 in 10 measured runs; a click on a strategy hides it, two show it alone"
-)
+HOVER: Final = "a point shows its 80 % range; a click on a strategy hides it, two show it alone"
 FROM: Final = "Where this is from"
 MOST_ROWS: Final = 200
 """Rows of the table of points."""
@@ -52,7 +50,7 @@ class Headline(NamedTuple):
 
 def headline_of(result: Result, named: str) -> Headline:
     """Return the headline of a result: its time with its band, its strategy and parameters, its runtimes."""
-    between = f"8 of 10 measured runs: {words} {unit_of(result)}" if (words := band(result)) else ""
+    between = f"80 % range: {words} {unit_of(result)}" if (words := band(result)) else ""
     runtimes = runtimes_of(result)
     where = f"runs in {', '.join(runtimes)}" if runtimes else NO_RUNTIME_TODAY
     start = [Command("start it", command_of(result, "launch"))] if runtimes else []

@@ -61,7 +61,7 @@ class SweepInfo(NamedTuple):
     @property
     def memory_label(self) -> str:
         """Label of the horizontal axis, which says what sizes, whiskers and hollow markers are."""
-        notes = ["whiskers: 80 % of measured runs"] if any(point.band for point in self.points) else []
+        notes = ["whiskers: 80 % range"] if any(point.band for point in self.points) else []
         notes += ["larger: more GPUs"] if len({point.num_gpus for point in self.points}) > 1 else []
         notes += ["hollow: does not fit"] if not all(point.fits_memory for point in self.points) else []
         return "peak memory of a GPU in GiB" + (f" ({', '.join(notes)})" if notes else "")
