@@ -75,7 +75,7 @@ def smaller(text):
     many, few = re.search(r"gpus[ =](64|128)\b", text), 16 if "inter" in text else 8
     if many is None:
         return text
-    text = re.sub(r"(gpus[ =])(?:64|128)\b", rf"\g<1>{few}", text)
+    text = re.sub(r"(gpus[ =])(?:64|128)\b", rf"\g<1>{few}", text).replace("gpus=[8, 16]", "gpus=[2, 4]")
     times = int(many[1]) // few
     return re.sub(r"(?<=--batch-size )\d+", lambda size: str(max(1, int(size[0]) // times)), text)
 
