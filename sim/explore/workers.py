@@ -37,7 +37,7 @@ DASK_S: Final = 10.0
 JOIN_S: Final = 5.0
 """Seconds to wait for the thread of an executor whose processes are killed."""
 
-LONG_S: Final = 0.1
+LONG_S: Final = 0.25
 """Seconds of a task after which processes are worth their start."""
 
 T = TypeVar("T")
