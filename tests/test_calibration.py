@@ -9,12 +9,7 @@ from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device, read_device
 from profiles.machines.laws import Rates
-from profiles.measuring.fitting.calibration import (
-    calibrate,
-    calibrated_device,
-    device_text,
-    rates_of,
-)
+from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, rates_of
 from profiles.units import GIB
 from validate.__main__ import main
 from validate.steps.programme import TrainingStep, by_rates

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster, read_cluster
-from profiles.machines.hosts import (
-    CALLS_S,
-    FREE,
-    MESSAGE_S,
-    NO_CALLS,
-    Calls,
-)
+from profiles.machines.hosts import CALLS_S, FREE, MESSAGE_S, NO_CALLS, Calls
 from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
 from strategies.patching.builder import SamplingBuilder

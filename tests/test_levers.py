@@ -34,11 +34,7 @@ def test_products_in_fewer_bits_run_by_their_law_and_cost_a_cast_along_rows_and_
     device = load_device(B200)
     faster, products = device_in(device, precision).laws, products_in(precision, device)
     shape = heads, m, n, k = np.array([[1.0], [4096.0], [3072.0], [12288.0]])
-    size, of, rate = (
-        element_bytes(precision),
-        faster.smaller,
-        device.laws.memory.pointwise_bytes_per_s,
-    )
+    size, of, rate = (element_bytes(precision), faster.smaller, device.laws.memory.pointwise_bytes_per_s)
     for part, rows, columns, inner, cast_bytes in (
         ("forward", m, n, k, products.cast_bytes * m * k),
         ("data", m, k, n, products.cast_bytes * m * n),

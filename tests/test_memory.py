@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from sim.replay.engine import simulate
-from sim.replay.memory import (
-    memory_events,
-    peak_memory_bytes,
-    resident_bytes,
-)
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer
 from strategies.registry import make_strategy
@@ -39,11 +35,7 @@ def test_a_tensor_lives_from_its_write_to_its_last_read(make):
 
 def test_a_sent_tensor_stays_until_its_last_transfer_has_arrived(make):
     cluster = make.cluster(make.link("nvswitch", bandwidth=2.0))
-    rows = [
-        [make.op("0F0", 1.0, writes="a")],
-        [make.op("1F0", 1.0, "a")],
-        [make.op("2F0", 1.0, "a")],
-    ]
+    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 1.0, "a")], [make.op("2F0", 1.0, "a")]]
     trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 8.0}))
     assert curve(trace, 0) == {1.0: 8.0, 9.0: 0.0}
     assert curve(trace, 1) == {5.0: 8.0, 6.0: 0.0}

@@ -344,10 +344,7 @@ HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float
 def test_sharded_states_gathered_weights_and_what_is_exchanged_take_what_torch_says(
     blocks, model, four_ranks, reshard, recipe
 ):
-    root, options = (
-        Root(Unet()),
-        {"mesh": four_ranks} | ({"mp_policy": HALF} if recipe == "mixed" else {}),
-    )
+    root, options = (Root(Unet()), {"mesh": four_ranks} | ({"mp_policy": HALF} if recipe == "mixed" else {}))
     for unit in root.units:
         fully_shard(unit, reshard_after_forward=reshard == "true" and unit is not root.units[-1], **options)
     fully_shard(root, **options)

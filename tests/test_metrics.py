@@ -64,10 +64,7 @@ def test_waiting_for_a_collective_is_waiting_for_the_one_whose_result_it_reads(m
 
 def test_waiting_for_what_a_collective_reads_is_not_waiting_for_the_one_before_it(make):
     # The one awaited is reduced from 6 to 7 s, as soon as its gradient is there; the one before it ended at 4 s.
-    rows = [
-        [make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")],
-        [make.op("1B0", 6.0, writes="h")],
-    ]
+    rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")], [make.op("1B0", 6.0, writes="h")]]
     trace = replicated(make, rows, [((0,), 3.0, 0, "g", "q"), ((0,), 1.0, 0, "h", "r")])
     assert trace.starts[0] == pytest.approx((0.0, 7.0))
     assert exposed_communication_s(trace) == pytest.approx(1.0 / 2)
@@ -83,11 +80,7 @@ def test_only_the_time_on_the_wire_is_exposed_communication(make, slow):
 
 def test_time_behind_other_messages_at_a_port_is_not_on_the_wire(make, slow):
     # Device 2 waits for b, which leaves the port of device 0 only after a, from 4 to 5 s.
-    rows = [
-        [make.op("0F0", 1.0, writes="a b")],
-        [make.op("1F0", 1.0, "a")],
-        [make.op("2F0", 1.0, "b")],
-    ]
+    rows = [[make.op("0F0", 1.0, writes="a b")], [make.op("1F0", 1.0, "a")], [make.op("2F0", 1.0, "b")]]
     trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 3.0, "b": 1.0}))
     assert trace.starts[2] == (5.0,)
     assert exposed_communication_s(trace) == pytest.approx((3.0 + 1.0) / 3)

@@ -61,12 +61,7 @@ unet,1,1,1,2
 unet,2,1,1,2
 unet,3,1,1,2
 """
-FILES = {
-    "model.toml": MODEL,
-    "layers.csv": LAYERS,
-    "exchanges.csv": EXCHANGES,
-    "times/ideal.csv": TIMES,
-}
+FILES = {"model.toml": MODEL, "layers.csv": LAYERS, "exchanges.csv": EXCHANGES, "times/ideal.csv": TIMES}
 
 
 def write(folder, **changed):

@@ -68,11 +68,7 @@ def test_a_file_or_a_folder_goes_before_another_name(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "name", "meant"),
-    [
-        ("model", "sdxll", "sdxl"),
-        ("cluster", "p4dd", "p4d"),
-        ("strategy", "gpip", "gpipe"),
-    ],
+    [("model", "sdxll", "sdxl"), ("cluster", "p4dd", "p4d"), ("strategy", "gpip", "gpipe")],
 )
 def test_a_name_that_nothing_has_is_refused_with_what_was_meant(kind, name, meant):
     error = unknown_name(kind, name, NAMES[kind])

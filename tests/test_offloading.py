@@ -23,8 +23,7 @@ def steps_s(result):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "gpus", "sharing"),
-    [("p4de", 8, CARDS_PER_SWITCH), ("p4de", 1, 1), ("l20-pcie-8", 8, 1)],
+    ("cluster", "gpus", "sharing"), [("p4de", 8, CARDS_PER_SWITCH), ("p4de", 1, 1), ("l20-pcie-8", 8, 1)]
 )
 def test_cards_behind_one_switch_share_its_way_to_the_host(cluster, gpus, sharing):
     there = load_cluster(cluster)

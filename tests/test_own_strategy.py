@@ -16,13 +16,7 @@ from sim.outcomes.runs import run_point
 from strategies import registry
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.parameters import parameter
-from strategies.plans.actions import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    StageAction,
-)
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, StageAction
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline

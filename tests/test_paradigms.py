@@ -19,8 +19,7 @@ def sampling(make, gpus=8, steps=50, link=None, call_s=0.0, **workload):
 
 
 @pytest.mark.parametrize(
-    ("steps", "window", "iterations"),
-    [(25, 8, 14), (50, 8, 13), (200, 27, 16), (1000, 47, 44)],
+    ("steps", "window", "iterations"), [(25, 8, 14), (50, 8, 13), (200, 27, 16), (1000, 47, 44)]
 )
 def test_published_runs_take_their_published_iterations(make, steps, window, iterations):
     """Printed are 16 and 44; 657 and 721 T of MACs are 97 and 107 evaluations of 6.763 T, eight at a time."""

@@ -76,11 +76,7 @@ def test_inside_a_node_a_message_holds_the_ports_of_both_devices(nodes_of):
 
 def test_on_pcie_two_switches_meet_at_the_host(make):
     link = make.link(
-        "pcie",
-        8.0,
-        switch_size=2,
-        switch_bandwidth_bytes_per_s=4.0,
-        host_bandwidth_bytes_per_s=2.0,
+        "pcie", 8.0, switch_size=2, switch_bandwidth_bytes_per_s=4.0, host_bandwidth_bytes_per_s=2.0
     )
     network = Network(Placement(make.cluster(link), 4, 4, 4))
     assert sorted(hold for _, hold in network.route(1, 2).ports) == [1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2]

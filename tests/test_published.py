@@ -16,9 +16,7 @@ from validate.published.diffusionpipe import (
     unfilled_bubbles,
 )
 from validate.published.ledger import Ledger, all_training, error_words
-from validate.published.pulse import (
-    volumes,
-)
+from validate.published.pulse import volumes
 from validate.published.records import Record, Standing, all_published, published, the_published
 
 pytestmark = pytest.mark.slow

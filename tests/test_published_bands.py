@@ -8,14 +8,7 @@ import pytest
 from profiles.costs.bands import BANDS, Circumstances, load_bands, read_bands
 from validate.published.bands import Miss, Misses, judged, pooled, scores_of, speedups, text_of, trusts, waits
 from validate.published.held import Held, coverage_table, scored
-from validate.published.records import (
-    Conditions,
-    Record,
-    Standing,
-    all_published,
-    authors_of,
-    the_published,
-)
+from validate.published.records import Conditions, Record, Standing, all_published, authors_of, the_published
 
 A100, L20 = "a100-80gb-sxm", "l20-48gb"
 DISTRIFUSION, XDIT = "DistriFusion arXiv 2402.19481", "PipeFusion arXiv 2405.14430v1"

@@ -12,14 +12,7 @@ from profiles.machines.laws import Rates
 from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.steps.programme import (
-    Programme,
-    SamplingStep,
-    TrainingStep,
-    alone,
-    by_rates,
-    report_gpu,
-)
+from validate.steps.programme import Programme, SamplingStep, TrainingStep, alone, by_rates, report_gpu
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +60,7 @@ def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
         "validate: measuring tiny-uvit sampling, 256x256"
     ]
     assert read_device(tmp_path / "box.toml").name == "box"
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "box.toml",
-        "steps-box.json",
-        "tiny-uvit",
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["box.toml", "steps-box.json", "tiny-uvit"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -24,10 +24,7 @@ def test_defaults_that_do_not_give_the_gpus_are_refused_with_some_that_do(strate
     assert sim.run("pixart", strategy, **PIXART, **named).num_gpus == 8
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("gpu", "gpus"), ("resolutions", "resolution")],
-)
+@pytest.mark.parametrize(("name", "meant"), [("gpu", "gpus"), ("resolutions", "resolution")])
 def test_an_unknown_keyword_is_compared_with_arguments_and_options_too(name, meant):
     for ask in (
         lambda **given: sim.run("pixart", "ulysses", **given),

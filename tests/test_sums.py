@@ -45,10 +45,7 @@ def test_the_two_builtins_are_told_apart():
 
 @pytest.mark.parametrize(
     "question",
-    [
-        {"model": "cdm-lsun", "gpus": 4, "batch_size": 64},
-        {"model": "sd21", "gpus": 2, "task": "sample"},
-    ],
+    [{"model": "cdm-lsun", "gpus": 4, "batch_size": 64}, {"model": "sd21", "gpus": 2, "task": "sample"}],
     ids=lambda question: f"{question['model']}-{question.get('task', 'train')}",
 )
 def test_a_sweep_has_the_same_bytes_under_the_sum_of_another_python(monkeypatch, question):

@@ -4,14 +4,7 @@ from notation import parse_action
 
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.replay.timelines import (
-    Bar,
-    CollectiveBar,
-    collective_bars,
-    compute_bars,
-    idle_spans,
-    memory_curves,
-)
+from sim.replay.timelines import Bar, CollectiveBar, collective_bars, compute_bars, idle_spans, memory_curves
 from strategies.plans.plan import Buffer
 
 

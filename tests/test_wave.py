@@ -19,8 +19,7 @@ def symmetric(blocks):
 
 def wave(degree, micro_batches, waves=1, **parameters):
     return make_strategy(
-        "wave",
-        {"pipeline_degree": degree, "micro_batches": micro_batches, "waves": waves, **parameters},
+        "wave", {"pipeline_degree": degree, "micro_batches": micro_batches, "waves": waves, **parameters}
     )
 
 

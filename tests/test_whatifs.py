@@ -25,8 +25,7 @@ def test_a_factor_multiplies_every_bandwidth_of_a_link_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("words", "bandwidth"),
-    [("150GB/s", 150 * GB), ("400Gbit/s", 50 * GB), ("100Gbps", 12.5 * GB)],
+    ("words", "bandwidth"), [("150GB/s", 150 * GB), ("400Gbit/s", 50 * GB), ("100Gbps", 12.5 * GB)]
 )
 def test_a_bandwidth_is_set_and_what_shares_the_port_changes_in_proportion(words, bandwidth):
     link = changed(P4DE, {"link": f"inter={words}"}).inter_node
