@@ -26,10 +26,7 @@ from strategies.strategy import Sampler, Strategy
 
 GROUP: Final = "diffusim.strategies"
 POLICIES: Final = "diffusim.policies"
-OTHERWISE: Final = {
-    "train": "draws images, it does not train",
-    "sample": "trains, it does not draw images",
-}
+OTHERWISE: Final = {"train": "draws images, it does not train", "sample": "trains, it does not draw images"}
 """The reason why a strategy is none of a task."""
 _added: Final[dict[str, type[Any]]] = {}
 """Strategies that a script or a notebook gave as classes, by name: asked about only where they are named."""

@@ -203,10 +203,7 @@ def _packed(by_team: Sequence[dict[int, float]], shapes: Sequence[Trained], rank
     busy_s = float(np.dot(np.multiply(ways[teams], teams), shares)) * samples / ranks
     name, does = "packed", "each rank gets samples that take as long together"
     if max(teams) > 1:
-        name, does = (
-            "sequence parallel",
-            f"packed, slow samples divided among up to {max(teams)} ranks",
-        )
+        name, does = ("sequence parallel", f"packed, slow samples divided among up to {max(teams)} ranks")
     return Way(name, packed[teams], samples, 1 - busy_s / packed[teams], does)
 
 

@@ -50,10 +50,7 @@ def split_skips(
 
 
 def collocated_skips(
-    skips: Sequence[SkipEnds],
-    num_layers: int,
-    num_stages: int,
-    skip_bytes: Sequence[float],
+    skips: Sequence[SkipEnds], num_layers: int, num_stages: int, skip_bytes: Sequence[float]
 ) -> tuple[SkipEnds, ...]:
     """The heaviest skips that can all be local at once, in their order.
 

@@ -176,11 +176,7 @@ class Grid:
 
 
 def make_grid(
-    scenario: SamplingScenario,
-    *,
-    guidance: int | None = None,
-    data: int | None = 1,
-    **degrees: int,
+    scenario: SamplingScenario, *, guidance: int | None = None, data: int | None = 1, **degrees: int
 ) -> Grid:
     """The grid of some degrees.
 

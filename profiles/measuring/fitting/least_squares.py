@@ -68,10 +68,7 @@ ALIKE: Final = 0.01
 
 
 def least_squares(
-    columns: FloatArray,
-    aim: FloatArray,
-    weigh: Callable[[FloatArray], FloatArray],
-    rounds: int = MAX_ROUNDS,
+    columns: FloatArray, aim: FloatArray, weigh: Callable[[FloatArray], FloatArray], rounds: int = MAX_ROUNDS
 ) -> FloatArray:
     """Return the non-negative unknowns that minimise the weighted squares of ``columns @ unknowns - aim``.
 

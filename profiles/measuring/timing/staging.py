@@ -64,12 +64,7 @@ class Stage(nn.Module):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        arguments: Mapping[str, Any],
-        first: int,
-        last: int,
-        type: torch.dtype,
+        self, network: nn.Module, arguments: Mapping[str, Any], first: int, last: int, type: torch.dtype
     ) -> None:
         super().__init__()
         self.network, self._arguments, self._type = network, arguments, type
