@@ -391,11 +391,7 @@ def start_sweep(
 
 
 def _contenders(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | None:
-    """Return the strategies that a sweep is to look at; None where none is named.
-
-    Raises:
-        InputError: one has its parameters already, which a sweep is to find.
-    """
+    """Return the strategies that a sweep is to look at; None where none is named."""
     if isinstance(strategy, str):
         return strategy.split(",")
     strategy = plain_value(strategy)

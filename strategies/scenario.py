@@ -191,11 +191,7 @@ class Scene(Generic[W]):
         return self.remember(key, lambda: self._under(replace(self.workload, **options), "costs"))
 
     def under(self, workload: W) -> Self:
-        """The scene under another workload; layers of a model that stays as it is take as long.
-
-        Raises:
-            InputError: as of a scene.
-        """
+        """The scene under another workload; layers of a model that stays as it is take as long."""
 
         def decides(of: W) -> tuple[object, ...]:
             return tuple(getattr(of, name) for name in self.of_costs)

@@ -208,11 +208,7 @@ def load_model(name: str) -> Model:
 
 @naming_file
 def read_model(folder: Path) -> Model:
-    """Read a model folder.
-
-    Raises:
-        InputError: a file is missing or breaks a rule.
-    """
+    """Read a model folder."""
     if path_kind(folder / "model.toml") == "nothing":
         raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")

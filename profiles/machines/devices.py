@@ -64,11 +64,7 @@ def device_names() -> list[str]:
 
 
 def load_device(name: str) -> Device:
-    """A shipped device by name, or any by the path of its file.
-
-    Raises:
-        InputError: there is none, or its file breaks a rule.
-    """
+    """A shipped device by name, or any by the path of its file."""
     return find_device(name)[1]
 
 

@@ -71,9 +71,6 @@ def strategies_in(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Returns:
         Their names, and the tasks whose flags matter.
-
-    Raises:
-        InputError: one does not exist.
     """
     early = Parser(add_help=False)
     early.add_argument("--strategy", default="")

@@ -88,11 +88,7 @@ def add_completion(
 
 
 def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
-    """Print the script with which a shell completes the command lines of a parser; the parser is spent.
-
-    Raises:
-        InputError: the library that writes it is not installed.
-    """
+    """Print the script with which a shell completes the command lines of a parser; the parser is spent."""
     try:
         import shtab
     except ImportError:

@@ -91,11 +91,7 @@ class Balance:
 
 
 def read_shapes(name: str) -> tuple[Trained, ...]:
-    """Return the shapes of a mixture, a shipped one or a file.
-
-    Raises:
-        InputError: the file cannot be read, a value breaks its rule, or shares do not add up.
-    """
+    """Return the shapes of a mixture, a shipped one or a file."""
     table = Table.read(file_of("mix", name, SHAPES))
     for key in ("title", "source"):
         table.text(key, "-")

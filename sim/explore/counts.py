@@ -11,11 +11,7 @@ WORDS: Final = r"\s*\d{1,12}(-\d{1,12})?\s*(,\s*\d{1,12}(-\d{1,12})?\s*)*"
 
 
 def gpus_in(text: str) -> int | tuple[int, ...]:
-    """Return the only number of GPUs that words give, or all of several: between commas, or doublings up to another.
-
-    Raises:
-        InputError: they give none.
-    """
+    """Return the only number of GPUs that words give, or all of several: between commas, or doublings up to another."""
     if not re.fullmatch(WORDS, text, re.ASCII):
         rule = "must be numbers of GPUs, such as 8, or 1,2,4, or 8-64, of which each doubles the one before"
         raise InputError(f"`gpus` is {shown(text)}, {rule}")
@@ -31,11 +27,7 @@ def gpus_in(text: str) -> int | tuple[int, ...]:
 
 
 def counts(gpus: Iterable[int]) -> tuple[int, ...]:
-    """Return numbers of GPUs, ascending, each once.
-
-    Raises:
-        InputError: there is none, or one is none that could be ordered.
-    """
+    """Return numbers of GPUs, ascending, each once."""
     numbers = list(gpus)
     if not numbers or not all(isinstance(count, int) and not isinstance(count, bool) for count in numbers):
         raise InputError(f"`gpus` is {shown(numbers)}, must be integers, at least one")

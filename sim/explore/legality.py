@@ -54,11 +54,7 @@ def _case(point: Point, scenario: AnyScenario) -> Case | None:
 
 
 def always_recomputed(name: str) -> str:
-    """Return the recomputation of a runtime that always does the same; empty where it leaves that open.
-
-    Raises:
-        InputError: there is no such runtime.
-    """
+    """Return the recomputation of a runtime that always does the same; empty where it leaves that open."""
     allowed = [rule.values.get(RECOMPUTED, ("none",)) for rule in find_runtime(name).rules.values()]
     first = {of[0] for of in allowed}
     return "" if len(first) != 1 or any("none" in of for of in allowed) else first.pop()
@@ -71,11 +67,7 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
 
 
 def first_runtime(result: Result) -> Runtime:
-    """Return the first runtime that runs a result.
-
-    Raises:
-        InputError: none that is known does; the reason of each that has the strategy.
-    """
+    """Return the first runtime that runs a result."""
     assert result.source is not None
     scenario = result.source.scenario
     case = case_of(result.source.strategy, scenario)
@@ -110,11 +102,7 @@ def _change_words(changes: Mapping[str, object]) -> str:
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
-    """Return the runtime of a name, of the task of a scenario.
-
-    Raises:
-        InputError: there is none, or it is of the other task.
-    """
+    """Return the runtime of a name, of the task of a scenario."""
     runtime = find_runtime(name)
     if runtime.task != scenario.task:
         raise InputError(
@@ -152,11 +140,7 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
 def swept_points(
     scenario: AnyScenario, names: Sequence[str] | None, held: Mapping[str, Any], runtime: str | None
 ) -> list[Point]:
-    """Return the points of a sweep: those that a runtime runs; without one all, and those as runtimes run them.
-
-    Raises:
-        InputError: as of ``find_points`` and ``within``.
-    """
+    """Return the points of a sweep: those that a runtime runs; without one all, and those as runtimes run them."""
     points = find_points(scenario, names, held)
     if runtime is not None:
         return within(runtime, points, scenario)
@@ -175,9 +159,6 @@ def within(name: str | None, points: Sequence[Point], scenario: AnyScenario) -> 
     """Return the points that a runtime runs, all without one; of each strategy that has none, one that says why.
 
     Where only parameters beside degrees break a rule, they are set to what it allows.
-
-    Raises:
-        InputError: there is no such runtime, it is of the other task, or does not know the model.
     """
     if name is None:
         return list(points)

@@ -156,9 +156,6 @@ def find_points(
 
     A strategy for which a fixed value is not valid, such as a way to cut the backbone, gives one infeasible point.
     Samplers are looked at on fewer GPUs too.
-
-    Raises:
-        InputError: a strategy is unknown, no strategy has a fixed parameter, or none takes its value.
     """
     chosen = strategies_of(scenario.task) if names is None else names
     classes = [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
@@ -185,11 +182,7 @@ def find_points(
 
 
 def _candidates(cls: Any, scenario: AnyScenario) -> list[Candidate]:  # noqa: ANN401
-    """The points of a strategy worth a look, on every number of GPUs worth a look.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
+    """The points of a strategy worth a look, on every number of GPUs worth a look."""
     gpus = scenario.workload.num_gpus
     candidates: list[Candidate] = []
     errors: list[InfeasibleError] = []

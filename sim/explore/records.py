@@ -134,11 +134,7 @@ class NamedRows(NamedTuple):
 
 
 def read_records(source: Path | NamedRows) -> list[Recorded]:
-    """Return the questions of a store, of a sweep's rows as CSV, of results as JSON, or of rows that no file holds.
-
-    Raises:
-        InputError: it is none of these, or damaged.
-    """
+    """Return the questions of a store, of a sweep's rows as CSV, of results as JSON, or of rows that no file holds."""
     if isinstance(source, NamedRows):
         rows = _result_rows(source.name, source.rows)
     elif source.suffix == ".csv":

@@ -195,11 +195,7 @@ def each_count(
     gpus: Sequence[int],
     **arguments: Any,  # noqa: ANN401
 ) -> list[S]:
-    """Return the value of a function for each number of GPUs; warnings are of the largest alone.
-
-    Raises:
-        InputError: a number cannot be used.
-    """
+    """Return the value of a function for each number of GPUs; warnings are of the largest alone."""
     values = []
     for count in gpus:
         with warnings.catch_warnings():

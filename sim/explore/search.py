@@ -57,9 +57,6 @@ def run_sweep(
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: does the work in place of own processes; it is left running.
         store: what it knows is not done again, and what is done is kept in it.
-
-    Raises:
-        InputError: ``workers`` or ``executor`` is none, ``report`` cannot be called, or the store cannot be used.
     """
     if not callable(report):
         raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")

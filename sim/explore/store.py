@@ -49,11 +49,7 @@ class StoreFile:
     """An open store; every failure is one line that names it."""
 
     def __init__(self, path: Path, *, reads: bool = False) -> None:
-        """Open a store, or make one where there is none and it is not only read.
-
-        Raises:
-            InputError: it cannot be opened, or is none.
-        """
+        """Open a store, or make one where there is none and it is not only read."""
         self.path = path
         if not reads:
             check_writable("`store`", path)
@@ -95,11 +91,7 @@ class StoreFile:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Word errors of SQLite, and of content that no sweep writes, in one line.
-
-        Raises:
-            InputError: there is one.
-        """
+        """Word errors of SQLite, and of content that no sweep writes, in one line."""
         try:
             yield
         except InputError:
@@ -219,11 +211,7 @@ def text_of(point: Candidate) -> str:
 
 @cache
 def code_of(cls: type[Any]) -> dict[str, str]:
-    """Return a hash of the code of a strategy of somebody else's: of the modules of its classes and those beside them.
-
-    Raises:
-        InputError: a class stands in no file, so that answers of its earlier code could not be told apart.
-    """
+    """Return a hash of the code of another's strategy: of the modules of its classes and those beside them."""
     sources: dict[Path, bytes] = {}
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] in OURS:

@@ -234,11 +234,7 @@ def parallel_calls(workers: int, *calls: Call) -> list[Any]:
 
 @contextmanager
 def on_cluster(address: str | None) -> Iterator[dict[str, Any]]:
-    """Yield a Dask cluster's executor and the number of its threads, as ``run_sweep`` takes them; {} without one.
-
-    Raises:
-        InputError: Dask is not installed, no scheduler answers at the address, or it has no worker.
-    """
+    """Yield a Dask cluster's executor and the number of its threads, as ``run_sweep`` takes them; {} without one."""
     if address is None:
         yield {}
         return

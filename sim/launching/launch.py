@@ -339,11 +339,7 @@ def launch(
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:
-    """Return the launch of a result in a runtime.
-
-    Raises:
-        InputError: it does not run it.
-    """
+    """Return the launch of a result in a runtime."""
     assert result.source is not None
     if refused := runtime.refusal(case_of(result.source.strategy, result.source.scenario)):
         raise InputError(refused)
@@ -429,11 +425,7 @@ def _usual_options(scenario: Any, runtime: Runtime) -> dict[str, Any]:  # noqa: 
 
 
 def _check_fits(result: Result, runtime: Runtime, unset: Mapping[str, Any]) -> None:
-    """Refuse a launch of a point that fits only by options that it does not set.
-
-    Raises:
-        InputError: such an option.
-    """
+    """Refuse a launch of a point that fits only by options that it does not set."""
     assert result.source is not None
     strategy, scenario = result.source.strategy, result.source.scenario
     usual = _usual_options(scenario, runtime)

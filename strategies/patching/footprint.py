@@ -140,11 +140,7 @@ def _blocks(scenario: SamplingScenario) -> FloatArray:
 
 
 def _away_bytes(scenario: SamplingScenario, tensor: int) -> FloatArray:
-    """Bytes of each block that comes up from the host; 0 of those that stay, shape (blocks,).
-
-    Raises:
-        InfeasibleError: the backbone has fewer blocks.
-    """
+    """Bytes of each block that comes up from the host; 0 of those that stay, shape (blocks,)."""
     count = scenario.workload.swapped
     held = np.bincount(_blocks(scenario), weights=held_parameters(scenario, tensor))
     sizes = np.asarray(held * scenario.weight_bytes, dtype=np.float64)

@@ -249,11 +249,7 @@ class _Writer:
 
 
 def _boundaries(scenario: SamplingScenario, grid: Grid, layers: Sequence[int] | None) -> tuple[int, ...]:
-    """The first layers of all stages, and the number of layers.
-
-    Raises:
-        InfeasibleError: there are fewer layers than stages, others than those of the model, or none on the first stage.
-    """
+    """The first layers of all stages, and the number of layers."""
     total = len(scenario.backbone.layers)
     if grid.pipeline > total:
         raise InfeasibleError(

@@ -41,11 +41,7 @@ def two_way_layout(scenario: Scenario, shape: Shape, partition: str, skip_route:
 
 
 def _pair(layout: Layout, partition: str, *, local_skips: bool) -> tuple[Cut, ...]:
-    """The cuts of two backbones, each in one direction.
-
-    Raises:
-        InfeasibleError: there are more of them, or fewer layers than stages.
-    """
+    """The cuts of two backbones, each in one direction."""
     backbones, down = layout.scenario.model.backbones, tuple(range(layout.shape.degree))
     if len(backbones) > 2:
         raise InfeasibleError(

@@ -140,11 +140,7 @@ class ParaDiGMS(GridSampler):
         return self.layout(scenario).num_steps
 
     def _window(self, scenario: SamplingScenario) -> int:
-        """The steps of a window.
-
-        Raises:
-            InfeasibleError: they, or the predictions, cannot be divided over the GPUs.
-        """
+        """The steps of a window."""
         workload = scenario.workload
         gpus, steps = workload.num_gpus, workload.steps
         if self.tolerance != TOLERANCE:

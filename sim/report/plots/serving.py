@@ -29,11 +29,7 @@ def _plan(of: Outcome) -> str:
 
 
 def plot_rates_info(serving: Serving) -> list[list[Outcome]]:
-    """Return what ``plot_rates`` draws: for each plan its outcome at each rate.
-
-    Raises:
-        InputError: one rate was asked for alone.
-    """
+    """Return what ``plot_rates`` draws: for each plan its outcome at each rate."""
     if not serving.curves:
         raise InputError("a curve needs a span of rates: rate='0.5-4'")
     return serving.curves

@@ -60,9 +60,6 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
         baseline: the strategy whose loss is told; by default the better of DDP and FSDP, of sampling Ulysses.
-
-    Raises:
-        InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
     """
     if across == down:
         raise InputError(f"across and down are both {shown(across)}, must be two keys, one for each axis")
@@ -171,11 +168,7 @@ class ScalingInfo(NamedTuple):
 
 
 def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
-    """Return the values that ``plot_scaling`` draws: of several results at one place, the fastest.
-
-    Raises:
-        InputError: no row was simulated, or one lacks the key of the axis or its speed.
-    """
+    """Return the values that ``plot_scaling`` draws: of several results at one place, the fastest."""
     rows = plot_rows(rows, "strategy", "num_gpus", across=across)
     best: dict[str, dict[Any, float]] = {}
     simulated = [row for row in rows if row.get("status", "simulated") == "simulated"]

@@ -77,11 +77,7 @@ class SweepInfo(NamedTuple):
 
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
-    """Return the values that ``plot_sweep`` draws; what was not simulated is left out.
-
-    Raises:
-        InputError: no row is left, or one lacks its speed.
-    """
+    """Return the values that ``plot_sweep`` draws; what was not simulated is left out."""
     rows = [row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))]
     check_speeds(rows)
     if not rows:

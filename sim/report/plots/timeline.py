@@ -123,11 +123,7 @@ def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None
 
 
 def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, TimelineInfo]:
-    """Return the values that ``plot_timelines`` draws, by name.
-
-    Raises:
-        InputError: there is no trace.
-    """
+    """Return the values that ``plot_timelines`` draws, by name."""
     if not traces:
         raise InputError("there is no trace: nothing to plot")
     return {name: plot_timeline_info(trace) for name, trace in traces.items()}
