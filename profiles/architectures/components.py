@@ -32,15 +32,12 @@ class Layer:
     """The smallest unit a cut may separate; work and bytes are of one sample's forward pass.
 
     Attributes:
-        block: number of the block that it belongs to.
         name: what messages call it.
         parameters: all that it has, adapters included.
         backward: ``full``; ``input``, of a frozen layer through which gradients pass; or ``none``.
         conv_flop: work of convolutions; a multiply-add is two FLOP.
         matmul_flop: work of matrix products.
-        attention_flop: work of attention.
         moved_bytes: traffic through memory.
-        kernels: number that it launches.
         output_bytes: what crosses a cut after it, and travels over its skips.
         saved_bytes: what is kept for its backward pass.
         adapters: parameters of adapters, which are trained whatever ``backward`` says of the others.
@@ -320,13 +317,8 @@ class Anchor:
     """Published latency of ``steps`` forward passes of the backbones on one device.
 
     Attributes:
-        device: its name.
-        height: pixels.
-        width: pixels.
         batch: samples in one pass; 2 per image with classifier-free guidance.
-        steps: passes.
-        latency_s: seconds of all of them, without text encoders and VAE.
-        source: where that is published.
+        latency_s: seconds of all passes, without text encoders and VAE.
     """
 
     device: str

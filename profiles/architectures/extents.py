@@ -13,8 +13,6 @@ class Extent:
     """Size of a component at a resolution, over its reference.
 
     Attributes:
-        pixels: of the image.
-        width: of the image.
         tokens: of the image and the text; 1 where there are none of an image.
         image: share of the image in the tokens.
         bytes: of an element, over those of the model's files.

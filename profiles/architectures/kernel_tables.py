@@ -26,8 +26,6 @@ class Shapes(NamedTuple):
         m: rows, queries, or elements written.
         n: columns, or keys.
         k: inner dimension.
-        read_bytes: activations read.
-        written_bytes: activations written.
         weight_bytes: parameters read, whatever the batch.
         launches: kernels on the device for one of the whole layer.
     """
@@ -67,7 +65,6 @@ class KernelGroup:
     """The kernels of one kind in a component.
 
     Attributes:
-        kind: one of ``LAUNCHED``.
         whole: their shapes at the reference.
         image: what of them grows with the image.
         counts: launches of each kernel in each layer, shape (layers, kernels).

@@ -34,11 +34,8 @@ class Kernel:
     the host dispatches for the whole layer.
 
     Attributes:
-        kind: what is launched.
         count: launches of this shape.
         heads: independent products in one launch, whose operands all differ: attention heads, groups of a convolution.
-        m: rows.
-        n: columns.
         k: inner dimension.
         image_heads: part of ``heads`` that grows in proportion to the pixels; the rest stays.
         image_m: the same of ``m``.

@@ -32,8 +32,6 @@ class Model:
 
     Attributes:
         name: by which a shipped model is asked for.
-        title: its name in words.
-        source: where its tables are from.
         dtype: precision in which its layers were counted.
         height: pixels of the images that its tables count.
         width: likewise.

@@ -86,7 +86,6 @@ class Spread:
         spread: in logarithms; of scaling, at one doubling of the GPUs.
         rows: published numbers that set it; 0 where it is a prior.
         sources: how many sources they are of, counting the same authors once.
-        source: what set it.
     """
 
     part: str
@@ -102,7 +101,6 @@ class Uncertainty:
     """Parts of the error of an estimate; spreads in logarithms.
 
     Attributes:
-        band: of the estimate.
         shared: spread of the error of compute; all runs of a model on one device under one stack share it.
         own: spread of the error of scaling to several GPUs.
         repeat: spread of repeated runs of the same.
@@ -159,12 +157,10 @@ class Circumstances:
     """Properties of a run on which its uncertainty depends.
 
     Attributes:
-        device: its name.
         alike: strategy, cluster and reach of the links.
         exposed: share of the time in which the GPUs wait for data on the wire.
         timed: whether the model's layers were timed on the device.
         anchored: whether compute starts from published latencies of one GPU.
-        gpus: number of GPUs.
         link: the kind of the slowest link between them.
         step_s: seconds of a denoising step; infinite in training.
         pixels: of all samples and frames of a pass; infinite in training.

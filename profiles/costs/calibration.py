@@ -43,9 +43,6 @@ class MeasuredRun:
     Attributes:
         calibration: the factor on compute with which the simulated run takes as long as the measured one.
         task: ``train`` or ``sample``.
-        model: the model's name.
-        device: the device's name.
-        stack: the stack's name.
         uncertainty: what the error of its estimate is made of.
         options: options with the values of their flags; given back, they make the same calibration.
     """

@@ -33,7 +33,6 @@ class HostSide(NamedTuple):
     """The host as the GPUs of a node reach it, all at once.
 
     Attributes:
-        device: each of the GPUs.
         gpus: GPUs of the node that use the host.
         sharing: how many of them share one way to it.
     """

@@ -83,15 +83,11 @@ class Cluster:
 
     Attributes:
         name: by which a shipped cluster is asked for.
-        source: where its numbers are from.
-        device: each of its GPUs.
-        devices_per_node: GPUs of a node.
         max_nodes: the most nodes there may be.
         overlap_slowdown: factor on compute while a collective runs beside it, at least 1.
         intra_node: the link between GPUs of a node.
         inter_node: the link between nodes; None for a single node.
         collectives: what collectives reach of these links.
-        host: the host of each node.
         links: evidence of its links, one of ``EVIDENCE``: ``measured`` here, ``derived`` from another cluster's, or of
             a ``data sheet``; empty where its file does not say.
         changes: the what-ifs that made it, each with the value of its flag; empty where it is as its file says.

@@ -87,8 +87,6 @@ class CollectiveLaw:
         middle: how much of the geometric mean of latency and wire time comes on top.
         middle_most: the most that comes on top, in latencies.
         overlap: exponent by which latency and wire time hide one another: 1 adds the two.
-        device_port_s_per_byte: seconds per byte on each device's port.
-        node_port_s_per_byte: seconds per byte on each node's port.
         flow_s_per_byte: seconds per byte on its connections and adapters.
     """
 

@@ -30,7 +30,6 @@ class Device:
 
     Attributes:
         name: by which a shipped device is asked for.
-        source: where its numbers are from.
         memory_bytes: what a process can use; None where that is unlimited.
         rates: by class of work.
         own_laws: of its kernels by shape. If only one of ``rates`` and this is None, it follows from the other; if both

@@ -37,16 +37,13 @@ FULL_CURVES: Final[Curves] = tuple((operation, FULL) for operation in OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Shares of a node's port that groups over several nodes reach, by operation and nodes spanned.
+    """Shares of a node's port that groups over several nodes reach, by nodes spanned; others as of ``Collectives``.
 
     Attributes:
         efficiency: bus bandwidth of rings over the port's; for ``all_to_all``, bandwidth at which the members of a node
             send to other nodes over the port's.
         tree: what an all-reduce by trees reaches, up to its last point's nodes; beyond, and where it is empty, rings.
-        middle: as ``Collectives.middle``.
-        fixed_s: as ``Collectives.fixed_s``.
         step_s: seconds of a step between two nodes; None: the latency of the link.
-        middle_most: as ``Collectives.middle_most``.
         rank_s: seconds that each member adds to a gather or a scatter; empty where none was measured.
     """
 

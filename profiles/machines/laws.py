@@ -54,10 +54,8 @@ class Traffic:
     """Rates at which operands and results move.
 
     Attributes:
-        bytes_per_s: from and to memory.
         cache_bytes: kernels that move no more bytes find them in the second-level cache; those that move twice as many
             find none there. 0 where the cache makes no difference.
-        cache_bytes_per_s: from and to the cache.
     """
 
     bytes_per_s: float
@@ -120,7 +118,6 @@ class AttentionLaw:
             the two, infinity takes the longer.
         wide: forward work of heads of 128 channels or more over that of the law, where a kernel of their own runs them.
         backward_flop_per_s: rate of the products alone, backward.
-        backward_rows: as ``rows``, backward.
     """
 
     fixed_s: float

@@ -40,8 +40,7 @@ class Products(NamedTuple):
     Attributes:
         fixed_us: of a product with the cast before it, however small.
         gain: rate of large products over that in half precision.
-        chain_us: as of ``ProductLaw``.
-        ramp: likewise.
+        chain_us: as of ``ProductLaw``, as is ``ramp``.
         cast_bytes: as of ``Smaller``.
         low: seconds of the fastest tenth of measured products over those of the law.
         high: seconds of the slowest tenth, likewise.

@@ -26,10 +26,7 @@ class Case:
     """A point as a runtime sees it.
 
     Attributes:
-        model: its name.
-        strategy: its name.
         parameters: of the strategy, and degrees that follow from them.
-        gpus: GPUs in all.
         groups: groups of GPUs that divide an image's predictions among them.
     """
 
@@ -90,7 +87,6 @@ class Runtime:
     """A program that runs strategies.
 
     Attributes:
-        name: by which it is asked for.
         version: of the package that was read.
         source: its files in which rules and flags were read.
         task: ``train`` or ``sample``.

@@ -88,7 +88,6 @@ class Stack:
     Attributes:
         name: by which a shipped stack is asked for.
         summary: a line about it.
-        source: where its numbers are from.
         forward_operator_s: seconds of the host for each operator that it dispatches in a forward pass; 0 where a
             graph of the whole pass is launched at once.
         backward_operator_s: the same in a backward pass, whose operators the autograd engine dispatches.

@@ -49,15 +49,7 @@ Simulate = Callable[[Trained, int], Result]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of giving samples to ranks.
-
-    Attributes:
-        name: the way.
-        iteration_s: mean seconds of an iteration.
-        samples: mean samples of an iteration.
-        waiting: share of the ranks' time that they wait for the slowest.
-        does: what it does, in words.
-    """
+    """A way of giving samples to ranks, as means of an iteration; ``waiting`` is the share of the ranks' time."""
 
     name: str
     iteration_s: float
@@ -120,16 +112,9 @@ def _shape_of(of: Table) -> Trained:
 def find_balance(
     shapes: tuple[Trained, ...], ranks: int, teams: Sequence[int], simulate: Simulate
 ) -> Balance:
-    """Return what a mixture of shapes costs, and what evening it out brings.
+    """Return what a mixture of shapes costs, and what evening it out brings; refuse a shape that does not fit.
 
-    Args:
-        shapes: the mixture.
-        ranks: that each train on samples of their own.
-        teams: numbers of ranks that can divide one sample's tokens among them, besides 1.
-        simulate: simulates one shape.
-
-    Raises:
-        InfeasibleError: a shape does not fit.
+    ``teams`` are the numbers of ranks that can divide one sample's tokens among them, besides 1.
     """
     results = tuple(simulate(shape, 1) for shape in shapes)
     for shape, result in zip(shapes, results, strict=True):
@@ -199,7 +184,7 @@ def _packed(by_team: Sequence[dict[int, float]], shapes: Sequence[Trained], rank
     busy_s = float(np.dot(np.multiply(ways[teams], teams), shares)) * samples / ranks
     name, does = "packed", "each rank gets samples that take as long together"
     if max(teams) > 1:
-        name, does = ("sequence parallel", f"packed, slow samples divided among up to {max(teams)} ranks")
+        name, does = "sequence parallel", f"packed, slow samples divided among up to {max(teams)} ranks"
     return Way(name, packed[teams], samples, 1 - busy_s / packed[teams], does)
 
 
@@ -208,15 +193,8 @@ def packed_s(
 ) -> float:
     """Return the mean seconds of the fullest rank where samples are packed, the slowest first, onto the emptiest team.
 
-    Samples are drawn by their shares, from one seed. With teams of one rank this is Graham's longest processing time
-    first (1969); larger teams are neighbours.
-
-    Args:
-        seconds: of a sample of each shape, on its team.
-        teams: ranks that divide a sample of each shape.
-        shares: of the samples.
-        ranks: in all.
-        samples: of an iteration.
+    Samples are drawn by their shares, from one seed; ``seconds`` are those of a sample on its team. With teams of one
+    rank this is Graham's longest processing time first (1969); larger teams are neighbours.
     """
     draw, order, most = np.random.default_rng(0), np.argsort(seconds)[::-1], []
     for _ in range(max(1, min(DRAWS, PACKED_SAMPLES // samples))):

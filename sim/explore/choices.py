@@ -43,7 +43,6 @@ class Choice(NamedTuple):
     """The recommended point.
 
     Attributes:
-        point: it.
         best: the point of the best score, of those that a runtime starts if there are any.
         close: points within the error of that one and of the best of their own strategy, as ``SLACK`` allows.
         by: what decided among them, in words; empty where the time did.

@@ -150,13 +150,7 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
 
 
 class _Line(Row):
-    """A row under public keys; values are texts.
-
-    Attributes:
-        parameters: of the strategy.
-        options: of the scenario.
-        inputs: hashes of inputs.
-    """
+    """A row under public keys; values are texts."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         super().__init__(where, _cells(values))

@@ -22,7 +22,6 @@ class Step(NamedTuple):
 
     Attributes:
         gpus: the number of the sweep, whether or not the result uses all of them.
-        result: the best.
         efficiency: its speed per GPU over that on the fewest GPUs.
         gain: the speed that the GPUs added since the step before bring, over what they would bring at that step's speed
             per GPU; 1 for the first step.

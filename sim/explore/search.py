@@ -276,7 +276,6 @@ class Threshold:
     """Results so far, and the limits they set to points not yet simulated.
 
     Attributes:
-        objective: what is minimised.
         top: so many of the best points are to be exact.
         leading: strategies whose best is to be exact, too; None: all.
         scores: scores by what points of equal results share.

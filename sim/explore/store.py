@@ -152,7 +152,6 @@ class Store(StoreFile):
     """A store as one sweep sees it.
 
     Attributes:
-        scenario: of the sweep.
         question: its hash, whatever the number of GPUs, and the code's.
     """
 

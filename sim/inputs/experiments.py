@@ -104,7 +104,6 @@ class Experiment(NamedTuple):
     """The words that a file adds to a command line.
 
     Attributes:
-        path: the file.
         words: of the command line, by the flags that it gives; the command line gives the others itself.
     """
 

@@ -20,7 +20,6 @@ class Measures:
         first_s: duration of the first iteration, which also runs its own frozen work.
         idle_s: seconds without compute.
         exposed_communication_s: idle seconds while something awaited, or what it queues behind, is on the wire.
-        collective_s: seconds in which a collective runs.
         dispatch_s: seconds in which the busiest host hands over operators and calls, whether GPUs wait for it or not.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.

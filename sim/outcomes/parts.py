@@ -111,7 +111,6 @@ class Variant(NamedTuple):
         scenario: the scenario of these iterations.
         probability: how often an iteration takes as long as these; where each group draws, the slowest decides.
         share: the share of the groups that do this work.
-        job: the number of their job.
     """
 
     strategy: AnyStrategy

@@ -14,16 +14,12 @@ class Task:
 
     Attributes:
         name: as files and results name it.
-        noun: what it is.
         does: what its strategies do.
-        workload: the class of its workloads.
         batch: what a batch size is of, for help.
         objectives: what its sweeps can rank by, the default first; cost is in GPU-seconds per image.
         measured: numbers that can be measured of a run, and the quantity of a result that each is.
-        timed: name of the duration.
         unit: unit of durations in words.
         passes: of a stage that are timed.
-        passed: what the passes are of.
         samples: one of what is counted: an image, or of several frames a video.
         keys: keys of rows by which scenarios differ; a sampler may use fewer GPUs than there are.
         absent: keys of results and rows that this task lacks.

@@ -38,7 +38,6 @@ class Serving:
 
     Attributes:
         title: the question in words.
-        questions: one for each cluster.
         outcomes: of each plan at the highest rate asked for; of several numbers of GPUs on the fewest that hold.
         curves: of the best plans, outcomes by rate.
         ends: of the best plan, the lowest and the highest value of what it gives, by public key, where service takes

@@ -411,7 +411,6 @@ class Replay:
     """One run of a fleet under some requests; ``run`` gives its log.
 
     Args:
-        plan: the fleet.
         jobs: requests in the order of their arrival.
         service: how long things take; all of it times ``scale``.
         clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.

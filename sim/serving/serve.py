@@ -30,8 +30,6 @@ class Question:
     """A question about serving on one site.
 
     Attributes:
-        site: where.
-        options: what is asked.
         policies: those to compare.
         kinds: classes of requests; of a trace those that occur.
         trace: requests as they arrived.

@@ -39,7 +39,6 @@ class Site(Service):
     Args:
         name: of the cluster; empty of a table.
         samplers: name and parameters of the sampler of a replica, by its GPUs.
-        per_node: GPUs of a node.
         fastest: a request alone on each replica, simulated; none of a table.
 
     Attributes:

@@ -34,7 +34,6 @@ class Pass(NamedTuple):
 
     Attributes:
         alone_s: seconds on links that nobody shares.
-        host_s: seconds in which the host dispatches it.
     """
 
     alone_s: float

@@ -75,10 +75,7 @@ class Lane(NamedTuple):
     """One pass of a stage, which the micro-batches of its chain take one after the other.
 
     Attributes:
-        stage: The stage.
         kind: Forward or backward.
-        device: Where it runs.
-        chain: Number of its chain.
         duration_s: How long one micro-batch takes, in seconds.
         lag_s: From its end to when the next lane may begin, in seconds.
         tail_s: What a micro-batch needs from its end to the end of the chain, in seconds.

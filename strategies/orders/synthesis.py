@@ -43,7 +43,6 @@ class Synthesis(NamedTuple):
 
     Attributes:
         bound_s: No order of the problem is shorter, in seconds.
-        ordering: The order.
         proven: Bound and order agree.
         method: What the answer rests on: ``certificate`` (list scheduling meets the lower bound), ``programme``
             (the integer programme found the order or proved that none is shorter), or ``list`` (list

@@ -122,7 +122,6 @@ class Seam(NamedTuple):
     Attributes:
         halos: convolutions that need neighbouring rows.
         row_bytes: of one row of the inputs of all of these.
-        norms: group norms.
     """
 
     halos: int

@@ -46,7 +46,6 @@ class LayerRun:
     """A run of layers on a part of the image.
 
     Attributes:
-        first: its first layer.
         end: the layer after its last.
         batch: samples of one pass.
         share: what the team computes of the layers' work.
@@ -69,11 +68,9 @@ class Exchanged(NamedTuple):
     """Exchanges of the layers of a run, in bytes of one sample for all tokens, and their number.
 
     Attributes:
-        attentions: self-attentions.
         hidden_bytes: queries of all self-attentions, and as much their keys, values and outputs.
         log_sum_bytes: the log-sum-exp of each query and head of all self-attentions, which weighs partial outputs.
         sums: sums under tensor parallelism.
-        summed_bytes: bytes of all sums.
     """
 
     attentions: int
@@ -106,11 +103,7 @@ class RunWork(NamedTuple):
     """The work of each device of a team in a run of layers.
 
     Attributes:
-        run: the layers.
-        exchanged: their exchanges.
-        total_s: seconds of its GPU.
         attention_s: those of self-attention in them.
-        host_s: seconds of its host.
         merging: seconds of GPU and host in which it merges partial outputs.
         swollen: bytes of what Ulysses exchanges over those in half precision without padding.
     """

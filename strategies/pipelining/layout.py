@@ -51,7 +51,6 @@ class Update(NamedTuple):
 
     Attributes:
         reduce_s: until they are summed.
-        step_s: of the optimizer's step.
         gathered_s: after it, until all replicas have the weights.
     """
 

@@ -24,7 +24,6 @@ class Cut(NamedTuple):
     """A backbone cut into stages, where they lie, and which micro-batches pass through them.
 
     Attributes:
-        component: the backbone.
         boundaries: ``boundaries[s]`` is the first layer of stage s, the last entry the end.
         positions: the position of each stage; by default stage s lies on position s.
         micro_batches: first and end of a range; by default all pass.

@@ -42,7 +42,6 @@ class _Inside:
     """The exchanges of a unit's layers on one micro-batch, and the compute between them.
 
     Attributes:
-        attentions: self-attentions.
         sums: pairs of matrices that are divided.
         hidden_bytes: queries on one GPU, and as much its keys, values and outputs.
         summed_bytes: inputs of the pairs, gathered.

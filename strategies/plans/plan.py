@@ -65,7 +65,6 @@ class Op(NamedTuple):
     """One piece of work on a device's compute stream.
 
     Args:
-        action: what it does.
         duration_s: seconds, when nothing runs beside it.
         reads: tensors that must be there before it starts.
         writes: tensors that are there when it ends.
@@ -140,7 +139,6 @@ class Filling:
     """Frozen layers in execution order, and the op starts of the plan they are put into.
 
     Attributes:
-        layers: what runs where.
         starts: for each position the start of each op of the unfilled plan, in seconds.
         balanced: layers that no bubble took are spread so that all positions end together.
     """

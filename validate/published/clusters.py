@@ -60,13 +60,9 @@ class ClusterRun:
     """A published training run and how it is simulated.
 
     Attributes:
-        name: name of the run.
-        source: where it is published.
         options: arguments of ``sim.run`` except cluster and stack; beside the strategy its parameters and others.
-        cluster: name of the cluster.
         device: name of the device in it, where it is another.
         stack: of the engine and its version.
-        role: one of ``ROLES``.
         samples_per_s: published throughput.
     """
 

@@ -30,9 +30,6 @@ class Held:
     """A published latency of several GPUs, and logarithms of it over the predicted ones.
 
     Attributes:
-        record: of its number.
-        model: its folder.
-        run: its circumstances.
         before: error of the prediction without the source's anchors.
         after: error of that with compute scaled to the source's latency of one GPU.
     """

@@ -57,7 +57,6 @@ class ComponentSpec:
         reads: inputs by the argument that holds them, where it matters which layers read them.
         sums: regular expression of the submodules whose output tensor parallelism sums; empty where exchanges are not
             counted.
-        tasks: in which it runs.
         frames: latent frames of a video, each of as many image tokens.
         again: samples of further passes; their work adds up, of their bytes the largest count.
         word: names a block.
