@@ -11,7 +11,6 @@ from statistics import mean
 from typing import Any, Final
 
 from profiles.costs.bands import INSIDE, SAMPLING, Band, Bands, Circumstances, Uncertainty
-from profiles.machines.clusters import LINKS
 from sim.inputs.calibrating import Number, measure
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point
@@ -131,8 +130,8 @@ GROUPS: Final[Mapping[str, Callable[[Held], bool]]] = {
     "1024 px": lambda row: row.pixels == "1024",
     "2048 px": lambda row: row.pixels == "2048",
     "4096 px": lambda row: row.pixels == "4096",
-    "NVLink": lambda row: row.run.link == LINKS[0],
-    "PCIe": lambda row: row.run.link == LINKS[1],
+    "NVLink": lambda row: row.run.link == "nvswitch",
+    "PCIe": lambda row: row.run.link == "pcie",
 }
 """The groups of rows that bands are to hold."""
 
