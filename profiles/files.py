@@ -82,14 +82,9 @@ def path_kind(path: Path) -> str:
 
 
 def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, whole: bool = False) -> float:
-    """A number between ``minimum`` and ``MAX_NUMBER``.
+    """A number between ``minimum`` and ``MAX_NUMBER``, of TOML or of the text of a CSV cell.
 
-    Args:
-        where: file and line for the message.
-        key: name of the value for the message.
-        value: a TOML number or the text of a CSV cell.
-        minimum: smallest value allowed.
-        whole: only integers are allowed.
+    ``where`` is the file and line for the message, which names the ``key``.
     """
     kind, original = "an integer" if whole else "a number", value
     if isinstance(value, str):

@@ -33,12 +33,7 @@ def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = Fal
     """The known name that is meant: ``name`` itself, or the name or alias of its letters and digits; None without one.
 
     A path that exists comes before the latter. Of a model's ``OWNER/NAME``, as on Hugging Face, the owner is left out.
-
-    Args:
-        kind: ``model``, ``cluster``, ``device``, ``stack`` or ``strategy``.
-        name: as it was given.
-        known: the names there are.
-        silent: whether to give no note where another name was meant.
+    Unless ``silent``, a note says that another name was meant.
     """
     there = list(known)
     if name in there:
@@ -65,14 +60,7 @@ def having(word: str, names: Iterable[str]) -> list[str]:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> InputError:
-    """The error about a name that nothing has.
-
-    Args:
-        kind: what it should be the name of.
-        name: as it was given.
-        known: the names there are.
-        otherwise: what else it could be, after the names.
-    """
+    """The error about a name that nothing has; ``otherwise`` says what else it could be."""
     names = list(known)
     several = [of for of in names if _letters(of).startswith(_letters(name))] if len(name) > 2 else []
     if len(several) > 1:

@@ -302,14 +302,7 @@ def start_clusters(
     gpus: Sequence[Any],
     price: float | str | None,
 ) -> Clusters:
-    """Return the sweeps of a question for each cluster, and for each number of GPUs, none of them run yet.
-
-    Args:
-        start: what gives a sweep of ``cluster`` and ``gpus``.
-        cluster: a cluster, or several: names with commas, or a list.
-        gpus: numbers of GPUs.
-        price: dollars of a GPU-hour, or a TOML file of those by cluster.
-    """
+    """Return the sweeps of a question for each cluster, and for each number of GPUs, none of them run yet."""
     several = cluster.split(",") if isinstance(cluster, str) else cluster
     several = list(several) if isinstance(several, list | tuple) else [several]
     scalings = tuple(Scaling(tuple(each_count(start, gpus, cluster=one))) for one in several)

@@ -94,15 +94,9 @@ WEIGHT_OPERATORS: Final = 2
 
 
 class KernelTimes(LayerTimes):
-    """Seconds of the layers of a component.
+    """Seconds of the layers of a component whose kernels were counted, and whose products may be ``biased``.
 
-    Args:
-        component: one whose kernels were counted.
-        laws: of the device.
-        stack: of the software.
-        extent: size of the image.
-        training: whether it trains, in mixed precision, or samples, in half precision.
-        biased: whether its products have biases.
+    With ``training`` precision is mixed, else half.
     """
 
     def __init__(

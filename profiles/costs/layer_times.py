@@ -171,12 +171,7 @@ class LumpedTimes(LayerTimes):
 class MeasuredTimes(LayerTimes):
     """Measured seconds of the layers of a component.
 
-    Args:
-        component: the component.
-        times: measured, of every layer.
-        extent: size of the image.
-        here: estimate at that size, without the host.
-        reference: likewise at the reference.
+    ``here`` and ``reference`` are estimates at the extent and at the reference, without the host.
     """
 
     def __init__(

@@ -164,10 +164,7 @@ def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
     """Points of a sweep with relief that are to be tried next, by what is known of others.
 
     Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
-
-    Args:
-        sweep: its points are without relief, and bounded.
-        tried: those with relief, bounded.
+    The points of the sweep are without relief; those ``tried`` are with it. All are bounded.
     """
     if not sweep.relief:
         return []
@@ -234,12 +231,7 @@ class Cache:
                     yield from answers.items()
 
     def answer(self, question: Question, ahead: Iterator[Question]) -> Answer:
-        """Return the answer to a question.
-
-        Args:
-            question: a kind of answer, and a point.
-            ahead: what may be asked next; submitted where workers would be idle.
-        """
+        """Return the answer to a question; what may be asked next is submitted ``ahead`` where workers are idle."""
         self._request(question[0], question[1:])
         while question not in self.known:
             while self.workers.open_tasks < self.workers.window and (other := next(ahead, None)) is not None:

@@ -86,15 +86,7 @@ def measure(
 ) -> MeasuredRun:
     """Return the calibration by a measured run, with a warning where its number is far from the predicted one.
 
-    Args:
-        strategy: of the run, with its parameters.
-        scenario: of the run.
-        number: what was measured.
-        options: those that ask for it again.
-
-    Raises:
-        InputError: there is no factor.
-        InfeasibleError: the run does not exist.
+    ``options`` are those that ask for the run again.
     """
     plain = replace(scenario, measured=None)
     result = run_point(strategy, plain)
@@ -177,12 +169,9 @@ def _root(function: Callable[[float], float], start: float, end: float) -> float
 
 
 def calibrated(scenario: S, measured: NumberSource | None, run: RunSource | None) -> S:
-    """Return the scenario with compute scaled to a measured run.
+    """Return the scenario with compute scaled to a measured run, or as it is without one.
 
-    Args:
-        scenario: of the question.
-        measured: the number, where the run does not hold it.
-        run: a file, JSON, a mapping, a calibration, or a result with one; None leaves the scenario as it is.
+    ``measured`` is its number, where the run does not hold it.
     """
     number = measured if isinstance(measured, str) else shown(measured)
     if run is None:

@@ -29,9 +29,7 @@ RESULT: Final = ("num_gpus", "parameters", "options")
 def read_flags(source: str, where: str) -> dict[str, Any]:
     """Return the flags that a file, standard input or JSON gives by name; of a result those that ask for it again.
 
-    Args:
-        source: a path, ``-``, or JSON that begins with a brace.
-        where: what messages call it.
+    ``source`` is a path, ``-``, or JSON that begins with a brace; ``where`` is what messages call it.
     """
     if source == STDIN:
         text = "" if sys.stdin is None else sys.stdin.read().removeprefix("\ufeff")

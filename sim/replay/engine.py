@@ -348,12 +348,8 @@ class _Move:
     def _carry(self, now: float, following: float) -> float:
         """Put the next chunk on its ports, and those after it up to when something else can happen.
 
-        Args:
-            now: the time, in seconds.
-            following: the time of the next event, in seconds.
-
-        Returns:
-            Seconds at which all ports have carried the last of these chunks.
+        Returns the seconds at which all ports have carried the last of these chunks; ``following`` are those of the
+        next event.
         """
         (chunks, chunk_s, ports, shared), clocks, chunk = self._chunks, self._clocks, self._chunk
         while True:

@@ -66,9 +66,7 @@ def waited_s(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[float
 def waits(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[tuple[Sequence[int], float, float]]:
     """Yield the slots for which a device waits, and the span: before each of its ops, or some, and at its end.
 
-    Args:
-        trace: what was replayed.
-        ops: for each device those that may wait; by default all, and one after the last that waits for what is kept.
+    ``ops`` are for each device those that may wait; by default all, and one after the last that waits for what is kept.
     """
     for device, of in enumerate(ops or [range(len(ends) + 1) for ends in trace.ends]):
         ends, part = trace.ends[device], slice(of.start, of.stop)

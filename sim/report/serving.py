@@ -203,9 +203,7 @@ def serving_blocks(serving: Serving) -> list[Block]:
 def places(replicas: Sequence[int], per_node: int) -> list[str]:
     """Return the GPUs and the port of each replica, node by node; nodes that hold the same share a line.
 
-    Args:
-        replicas: GPUs of each, in powers of two, the largest first.
-        per_node: GPUs of a node.
+    ``replicas`` are the GPUs of each, in powers of two, the largest first.
     """
     nodes: dict[int, list[str]] = {}
     first = 0

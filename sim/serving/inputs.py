@@ -38,15 +38,8 @@ def ask(
 ) -> tuple[str, list[Question]]:
     """Return a question about serving in words, and for each cluster.
 
-    Args:
-        asked: a scenario for each cluster; none where service times are from a table.
-        options: what is asked.
-        given: policies: names with commas, classes or policies.
-        gpus: of the fleet; of several, the fewest that hold the SLO.
-
-    Raises:
-        InputError: a value breaks its rule.
-        InfeasibleError: no plan fits.
+    ``asked`` is a scenario for each cluster, none where service times are from a table; ``given`` are policies: names
+    with commas, classes or policies. Of several numbers of ``gpus``, the fewest that hold the SLO are meant.
     """
     several = given if isinstance(given, list | tuple) else (given,)
     chosen = list(dict.fromkeys(policy for item in several for policy in _policies(item)))

@@ -88,10 +88,7 @@ def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:
     """Bytes that the fullest device cannot do without.
 
     Several backbones might wait for one another: one micro-batch of one of them is all that must be there at once.
-
-    Args:
-        layout: the stages.
-        frozen_first: all frozen work runs before the pipeline.
+    With ``frozen_first`` all frozen work runs before the pipeline.
     """
     _, shape = layout.placement, layout.shape  # refused where it is none
     if is_one_backbone(layout):

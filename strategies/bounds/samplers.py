@@ -150,11 +150,7 @@ def _patch_pass_s(patches: Patches, kind: Kind) -> float:
 
 
 class _Rounds:
-    """The rounds of a pipeline's whole image and of its patches.
-
-    Args:
-        pipeline: the stages.
-    """
+    """The rounds of a pipeline's whole image and of its patches."""
 
     def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.stages = pipeline, range(pipeline.grid.pipeline)

@@ -49,10 +49,7 @@ class Room:
     any state that this class allows: what is held for later ones and what an earlier one needs in all fit
     together. For a single chain the rule forbids nothing else; its micro-batches do end in that order.
 
-    Args:
-        problem: The caps.
-        lanes: Its lanes.
-        done: For each lane the micro-batches that have started; the caller counts them up.
+    ``done`` are for each lane the micro-batches that have started; the caller counts them up.
     """
 
     def __init__(self, problem: Problem, lanes: Sequence[Lane], done: Sequence[int]) -> None:

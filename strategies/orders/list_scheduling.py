@@ -82,8 +82,6 @@ class ListScheduler:
     """One order, pass by pass: each device runs, of the passes that are ready and may be held, the least.
 
     Args:
-        problem: What is to be ordered.
-        lanes: Its lanes.
         keys: For each lane and micro-batch of its chain its rank; of equals the older goes first.
 
     Attributes:

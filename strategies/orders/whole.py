@@ -21,13 +21,7 @@ SPLIT: Final = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 
 
 def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: ANN401  whatever a strategy gives
-    """The position of each stage, checked; numbers of NumPy become what they equal.
-
-    Args:
-        whose: the positions, as messages call them.
-        positions: of each stage.
-        degree: positions of the pipeline.
-    """
+    """The position of each stage, checked; numbers of NumPy become what they equal. Messages say ``whose`` they are."""
     _check_listed(whose, positions, "positions")
     known, placed_at = {at: at for at in range(degree)}, list[int]()
     for stage, entry in enumerate(positions):
@@ -43,12 +37,7 @@ def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa:
 
 
 def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order
-    """The order of a strategy, checked where it knows how.
-
-    Raises:
-        InputError: as of ``whole``.
-        InfeasibleError: this point does not exist.
-    """
+    """The order of a strategy, checked where it knows how."""
     order: Rows = getattr(strategy, "checked_order", strategy.order)()
     return order
 
@@ -60,15 +49,7 @@ def whole(
     micro_batches: int,
     kinds: tuple[str, ...],
 ) -> Rows:
-    """An order whose positions have all passes of their stages, each once.
-
-    Args:
-        whose: the order, as messages call it.
-        order: a row of passes for each position.
-        positions: of each stage.
-        micro_batches: their number.
-        kinds: of the passes.
-    """
+    """An order whose positions have all passes of their stages, each once; ``positions`` are of each stage."""
     _check_listed(whose, order, "rows")
     if len(order) != (degree := max(positions) + 1):
         raise InputError(

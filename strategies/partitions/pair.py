@@ -17,11 +17,7 @@ from strategies.partitions.chain import ChainCosts, CostVector, StageSearch
 
 
 def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
-    """The rounds on the critical path, M_CDM + 2S - 2 with M_CDM = 2M.
-
-    Args:
-        num_stages: Stages S of each backbone.
-        num_micro_batches: Micro-batches M of each backbone.
+    """The rounds on the critical path, M_CDM + 2S - 2 with M_CDM = 2M; S and M are those of each backbone.
 
     Source: DiffusionPipe, Eq. 12.
     """

@@ -26,12 +26,7 @@ class _Draft:
 
 
 class SamplingBuilder:
-    """Writes the plan of some steps of a sampler.
-
-    Args:
-        placement: of its devices.
-        calls: their costs for the host; by default none.
-    """
+    """Writes the plan of some steps of a sampler; ``calls`` are their costs for the host."""
 
     def __init__(self, placement: Placement, calls: Calls = NO_CALLS) -> None:
         self.placement, self.calls = placement, calls
@@ -115,18 +110,9 @@ class SamplingBuilder:
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
 
-        Args:
-            operation: as in ``Collective``.
-            devices: that take part.
-            size_bytes: bytes of the collective.
-            stage: of its tensors.
-            number: of its tensors.
-            calls: calls that it stands for.
-            held_bytes: bytes of the result on each device until the op that waits for it has ended.
-            wait: whether the next op of each device waits for it.
-            dispatched_as: the operation whose seconds of the host its calls take; by default its own.
-            subgroup: of the GPUs that its devices stand for, where others than they take part; else one device alone
-                does nothing.
+        With ``wait`` the next op of each device waits for it; until such an op has ended ``held_bytes`` lie on the
+        device. Its calls take the host's seconds of ``dispatched_as``, by default of its operation. ``subgroup`` is of
+        the GPUs that its devices stand for, where others than they take part; else one device alone does nothing.
         """
         reads, ready = [], Tensor("ready", stage, number, 0.0)
         alone = len(devices) == 1 and subgroup is None

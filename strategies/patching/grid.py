@@ -93,10 +93,7 @@ class Grid:
     def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
         """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
 
-        Args:
-            size_bytes: of one sample, with all tokens and heads.
-            samples: of one pass.
-            share: share of the tokens that the team holds.
+        ``size_bytes`` are of one sample with all tokens and heads, ``share`` is that of the tokens that the team holds.
         """
         return size_bytes * samples * share / self.sequence
 

@@ -73,14 +73,7 @@ def _other_size(model: ModelCount) -> tuple[int, int]:
 def component_kernels(
     count: ComponentCount, size: tuple[int, int], other_size: tuple[int, int], dtype: str = "float16"
 ) -> tuple[tuple[Kernel, ...], ...]:
-    """Kernels of each layer of a component in all its passes.
-
-    Args:
-        count: the component.
-        size: height and width in pixels, at which it was counted.
-        other_size: those of another pass, which shows what grows.
-        dtype: precision of weights and activations.
-    """
+    """Kernels of each layer of a component in all its passes; ``other_size``, in pixels, shows what grows."""
     spec, totals = count.spec, [Counter[Kernel]() for _ in count.layers]
     counted = next(count.traces[0].module.parameters()).dtype is DTYPES[dtype]  # in this precision already
     module = count.traces[0].module if counted else build(spec, DTYPES[dtype])
