@@ -194,9 +194,7 @@ def balance(
     where |= {"measured": measured, "measured_run": measured_run}
     point, scenario, mixture = resolve_strategy(request), scenario_of(request), read_shapes(fspath(shapes))
     if not isinstance(point, DataParallel):
-        raise InputError(
-            f"`strategy` is {point.name}, must be data parallel, whose ranks may hold other shapes"
-        )
+        raise wrong("strategy", f"is {point.name}, must be data parallel, whose ranks may hold other shapes")
     ranks = scenario.workload.num_gpus // point.group_size
 
     def simulate(shape: Trained, team: int) -> results.Result:
@@ -356,18 +354,8 @@ def start_sweep(
     checkpointing = options.get("checkpointing")
     auto = not isinstance(model, Scene) and (checkpointing is None or is_one_of(checkpointing, AUTO))
     auto = auto and _leaves_open(options, runtime)
-    every = (*ARGUMENTS, *SWEEPING)
-    request = request_of(
-        model,
-        cluster,
-        gpus,
-        options,
-        strategies=names,
-        task=task,
-        stack=stack,
-        runtime=runtime,
-        arguments=every,
-    )
+    asked: dict[str, Any] = {"strategies": names, "task": task, "stack": stack, "runtime": runtime}
+    request = request_of(model, cluster, gpus, options, **asked, arguments=(*ARGUMENTS, *SWEEPING))
     scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
     check_swept(scenario)
     started = Sweep(

@@ -61,6 +61,7 @@ def spread(part, where, size):
 KNOWN = Bands(
     ("made",),
     ("ideal",),
+    (),
     Shape(0.5, 0.01),
     (
         spread("repeat", ANY, 0.0),

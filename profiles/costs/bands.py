@@ -218,9 +218,9 @@ class Bands:
 
     measured: tuple[str, ...]
     exact: tuple[str, ...]
+    stated: tuple[str, ...]
     shape: Shape
     spreads: tuple[Spread, ...]
-    stated: tuple[str, ...] = ()
 
     def of(self, part: str, where: str = ANY) -> float:
         """The spread of a part, there or anywhere."""
@@ -277,6 +277,5 @@ def read_bands(path: Path) -> Bands:
     """Read a file of bands."""
     rows = parse_toml(path.read_text(encoding="utf-8"))
     measured, exact, stated = (tuple(rows["devices"][key]) for key in ("measured", "exact", "stated"))
-    return Bands(
-        measured, exact, Shape(**rows["shape"]), tuple(Spread(**row) for row in rows["spread"]), stated
-    )
+    spreads = tuple(Spread(**row) for row in rows["spread"])
+    return Bands(measured, exact, stated, Shape(**rows["shape"]), spreads)

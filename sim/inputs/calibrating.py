@@ -90,15 +90,8 @@ def measure(
     """
     plain = replace(scenario, measured=None)
     result = run_point(strategy, plain)
-    unscaled = MeasuredRun(
-        Calibration(1.0, OWN),
-        plain.task,
-        plain.model.name,
-        plain.cluster.device.name,
-        plain.stack.name,
-        result.uncertainty,
-        tuple(options.items()),
-    )
+    where = plain.task, plain.model.name, plain.cluster.device.name, plain.stack.name
+    unscaled = MeasuredRun(Calibration(1.0, OWN), *where, result.uncertainty, tuple(options.items()))
 
     @cache
     def excess(factor: float) -> float:

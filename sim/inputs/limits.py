@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from profiles.architectures.models import Model
 from profiles.costs.resolutions import in_words
-from profiles.errors import DiffusimWarning, InfeasibleError, InputError, flag_value, warn_caller
+from profiles.errors import DiffusimWarning, InfeasibleError, InputError, flag_value, warn_caller, wrong
 from sim.outcomes.runs import bound
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -79,24 +79,19 @@ def check_pixels(model: Model, width: int, height: int) -> None:
     resolution, times = in_words(height, width), width * height / (model.width * model.height)
     reference = f"{times:,.0f} times the pixels of the {in_words(model.height, model.width)} of {model.name}"
     if times > MOST_PIXELS:
-        raise InputError(
-            f"`resolution` is {resolution}, {reference}, must be at most {MOST_PIXELS} times those"
-        )
+        raise wrong("resolution", f"is {resolution}, {reference}, must be at most {MOST_PIXELS} times those")
     if times > HELD_PIXELS:
         held = f"published numbers were held against estimates up to {HELD_PIXELS} times"
-        words = (
-            f"resolution {resolution} is {reference}; {held}: the band is of those, and says nothing of this"
-        )
-        warn_caller(words, DiffusimWarning)
+        words = f"{held}: the band is of those, and says nothing of this"
+        warn_caller(f"resolution {resolution} is {reference}; {words}", DiffusimWarning)
 
 
 def check_swept(scenario: AnyScenario) -> None:
     """Refuse more GPUs or layers than can be swept over in seconds, and GPUs that no point can use."""
     gpus = scenario.workload.num_gpus
     if gpus > MAX_SWEPT_GPUS:
-        raise InputError(
-            f"`gpus` is {gpus}, must be at most {MAX_SWEPT_GPUS} where degrees are looked for; run takes more"
-        )
+        rule = f"must be at most {MAX_SWEPT_GPUS} where degrees are looked for"
+        raise wrong("gpus", f"is {gpus}, {rule}; run takes more")
     for backbone in (scenario.model.components[index] for index in scenario.model.backbones):
         if (layers := len(backbone.layers)) > MAX_SWEPT_LAYERS:
             rule = f"must have at most {MAX_SWEPT_LAYERS} where strategies are looked for; run takes more"

@@ -75,14 +75,10 @@ class Comparison(NamedTuple):
         """The points simulated in both that take another time, the largest change first."""
         before, after = self.before, self.after
         both = [
-            Moved(
-                key,
-                before.points[key].seconds or 0.0,
-                after.points[key].seconds or 0.0,
-                (rank, after.ranks[key]),
-            )
+            Moved(key, of.seconds or 0.0, to.seconds or 0.0, (rank, after.ranks[key]))
             for key, rank in before.ranks.items()
             if key in after.ranks
+            for of, to in [(before.points[key], after.points[key])]
         ]
         moved = [one for one in both if one.before_s != one.after_s]
         return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))

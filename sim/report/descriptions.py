@@ -58,9 +58,7 @@ def _named(key: str, value: Any) -> str:  # noqa: ANN401
     name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
     if not isinstance(value, tuple | list):
         return f"{name} {_word(value)}"
-    runs = [
-        (of, len(list(equal))) for of, equal in groupby(value)
-    ]  # equal neighbours once: 7,6x2 for 7, 6, 6
+    runs = [(of, len(list(equal))) for of, equal in groupby(value)]  # 7,6x2 for 7, 6, 6
     return f"{name} {','.join(f'{of}x{count}' if count > 1 else str(of) for of, count in runs)}"
 
 

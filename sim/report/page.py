@@ -118,8 +118,7 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
     ]
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
-        more = [picture, html(table_of(scaling))]
-        parts.append(Part("More GPUs", "", more))
+        parts.append(Part("More GPUs", "", [picture, html(table_of(scaling))]))
     parts += [] if best is None else [_trace_part(chosen.result_of(best))]
     return page_text(verdict.panel.title, headline, verdict.panel, [*parts, Part(FROM, "", [html(*source)])])
 

@@ -80,9 +80,8 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
 def _starters(sweep: Sweep, points: Sequence[Point]) -> Column:
     """Return the runtimes that start points: the first of each, and how many more."""
     names = [starters(point, sweep.scenario) for point in points]
-    return Column(
-        "runs in", [f"{of[0]}{f' +{len(of) - 1}' * (len(of) > 1)}" if of else "-" for of in names], 1
-    )
+    cells = [f"{of[0]}{f' +{len(of) - 1}' * (len(of) > 1)}" if of else "-" for of in names]
+    return Column("runs in", cells, 1)
 
 
 def _chosen(

@@ -102,13 +102,9 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
     if result.provenance == "estimated" and trust is not None:
-        but = (
-            "derived from other GPUs or its data sheet"
-            if trust.family == FAMILIES[1]
-            else "known by its data sheet"
-        )
-        derived = f"of {device}, {but}"
-        words[0] += f" from kernels {f'measured on {device}' if trust.family == FAMILIES[0] else derived}"
+        by_sheet = f"of {device}, known by its data sheet"
+        origins = f"measured on {device}", f"of {device}, derived from other GPUs or its data sheet", by_sheet
+        words[0] += f" from kernels {origins[FAMILIES.index(trust.family)]}"
     if result.provenance != "measured" and scenario.costs.published.source:
         words.insert(1, f"those of the backbone {scenario.costs.published}")
     yield "times", "; ".join(filter(None, words))

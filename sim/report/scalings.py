@@ -49,8 +49,7 @@ def _knee_words(scaling: Scaling, knee: Step) -> str:
     if len(steps) == 1:
         return f"none: something fits on {counted(first, 'GPU')} alone, of these numbers"
     if beyond is None:
-        pays = f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays"
-        return f"{pays} ({share} efficient)"
+        return f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays ({share} efficient)"
     more = f"the next {beyond.gpus - knee.gpus} add {beyond.gain:.0%} of ideal, below the {PAYS:.0%} that pay"
     return f"{counted(knee.gpus, 'GPU')} ({share} efficient); {more}"
 

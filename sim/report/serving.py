@@ -172,10 +172,8 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         low, high = map(figures, serving.ends["p99_s"])
         shares = " to ".join(map(share_words, dict.fromkeys(serving.ends.get("attainment", ()))))
         held = f", {shares} hold the SLO" if shares else ""
-        yield (
-            "if",
-            f"our step times are too short or too long, within their error: p99 {low} to {high} s{held}",
-        )
+        error = "our step times are too short or too long, within their error"
+        yield "if", f"{error}: p99 {low} to {high} s{held}"
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
@@ -295,8 +293,8 @@ def _serving_page(serving: Serving, asked: str) -> str:
     headline = Headline(number, unit, words, [block for block in blocks if isinstance(block, Command)])
     parts = [Part("Plans", "", [html(*(block for block in blocks if not isinstance(block, Command)))])]
     parts += [Part(head, "", [picture]) for head, picture in pictures_of(serving)]
-    source: list[Block] = (
-        [] if result is None or result.source is None else [provenance(result.source.scenario)]
-    )
+    source: list[Block] = []
+    if result is not None and result.source is not None:
+        source = [provenance(result.source.scenario)]
     source += [Command("this page", asked)] if asked else []
     return page_text(serving.title, headline, panel, [*parts, Part(FROM, "", [html(*source)])])

@@ -111,10 +111,8 @@ class Verdict(Panelled):
             yield "chosen", _chosen_words(self.chosen)
         if self.research is not None:
             took = f"{self.named(self.research)}: {self._took_words(self.research)}"
-            yield (
-                "research",
-                f"{took}, {self._than_best(self.research, self.research_ties)}; {NO_RUNTIME_TODAY}",
-            )
+            than = self._than_best(self.research, self.research_ties)
+            yield "research", f"{took}, {than}; {NO_RUNTIME_TODAY}"
         yield from result_lines(self.best, self.account)
         if self.best.nearly_full:
             yield "with room", self._roomy_words()
@@ -188,10 +186,8 @@ class Verdict(Panelled):
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
-            where = " on 1 GPU" if self.best.num_gpus == 1 else ""
-            return (
-                f"none: no other strategy of this sweep fits{' and runs today' * bool(self.runs_in)}{where}"
-            )
+            more = " and runs today" * bool(self.runs_in) + " on 1 GPU" * (self.best.num_gpus == 1)
+            return f"none: no other strategy of this sweep fits{more}"
         took = f"{self.named(self.runner_up)}: {self._took_words(self.runner_up)}"
         why = f" ({self.difference})" if self.difference else ""
         names = ", ".join(self.passed_over)

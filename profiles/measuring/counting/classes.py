@@ -122,9 +122,7 @@ MADE: Final[Mapping[str, Callable[..., object]]] = {
     "exact": partial(tensor, dtype=torch.float32),
     "ones": lambda *shape: torch.ones(shape, dtype=torch.bool),  # a mask has contents, which the classes read
     "zeros": torch.zeros,  # likewise
-    "range": lambda length: torch.arange(length)[
-        None
-    ],  # places whose contents say that the prompt is one text
+    "range": lambda length: torch.arange(length)[None],  # places, which say that the prompt is one text
     "numbers": lambda *numbers: numbers,
     "values": lambda *numbers: torch.tensor([numbers]),
 }
@@ -164,15 +162,10 @@ class Call:
         """Sizes of the sample by the names that dimensions of arguments have."""
         rows, columns = self.height // self.scale, self.width // self.scale
         down, across = rows // self.patch[1], columns // self.patch[2]
-        sizes = {
-            "height": self.height,
-            "width": self.width,
-            "frames": self.frames,
-            "rows": rows,
-            "columns": columns,
-        }
-        sizes |= {"token_rows": down, "token_columns": across, "tokens": self.token_frames * down * across}
-        return sizes | {"two_images": 2 * sizes["tokens"], "text_tokens": self.text_tokens}
+        tokens = self.token_frames * down * across
+        sizes = {name: getattr(self, name) for name in ("height", "width", "frames", "text_tokens")}
+        sizes |= {"rows": rows, "columns": columns, "token_rows": down, "token_columns": across}
+        return sizes | {"tokens": tokens, "two_images": 2 * tokens}
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
         """Return the arguments of one pass at a size in pixels."""

@@ -252,33 +252,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events.append(Returned(path, tensors(output)))
 
 
-@contextmanager
-def _no_autocast() -> Iterator[None]:
-    """Let autocast on the meta device do nothing rather than fail."""
-    original = torch.autocast
+def _autocast(device_type: str, *args: Any, of: Any = torch.autocast, **kwargs: Any) -> torch.autocast:  # noqa: ANN401
+    """Autocast that does nothing on the meta device rather than fail."""
+    if device_type == META:
+        device_type, args, kwargs = "cpu", (), {"enabled": False}
+    cast: torch.autocast = of(device_type, *args, **kwargs)
+    return cast
 
-    def autocast(device_type: str, *args: Any, **kwargs: Any) -> torch.autocast:  # noqa: ANN401  torch's own
-        if device_type == META:
-            return original("cpu", enabled=False)
-        return original(device_type, *args, **kwargs)
 
-    torch.autocast = autocast  # type: ignore[misc,assignment]
-    try:
-        yield
-    finally:
-        torch.autocast = original  # type: ignore[misc]
+INSTEAD: Final[Sequence[tuple[Any, str, object]]] = (
+    (torch, "autocast", _autocast),
+    (HunyuanVideo15AttnBlock, "prepare_causal_attention_mask", staticmethod(lambda *_, **__: None)),
+)
+"""What stands for what in a pass; the mask would fill a row for each token, and masks are left out anyway."""
 
 
 @contextmanager
-def _no_mask_by_rows() -> Iterator[None]:
-    """Let HunyuanVideo 1.5's autoencoder make no mask: it fills a row for each token, and masks are left out anyway."""
-    name = "prepare_causal_attention_mask"
-    original = HunyuanVideo15AttnBlock.__dict__[name]
-    setattr(HunyuanVideo15AttnBlock, name, staticmethod(lambda *_, **__: None))
+def _replaced() -> Iterator[None]:
+    """Put ``INSTEAD`` in its places."""
+    originals = [(of, name, vars(of)[name]) for of, name, _ in INSTEAD]
     try:
+        for of, name, instead in INSTEAD:
+            setattr(of, name, instead)
         yield
     finally:
-        setattr(HunyuanVideo15AttnBlock, name, original)
+        for of, name, original in originals:
+            setattr(of, name, original)
 
 
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
@@ -290,8 +289,7 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace
             torch.set_grad_enabled(grad),
             saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
             OpaqueAttention(),
-            _no_autocast(),
-            _no_mask_by_rows(),
+            _replaced(),
             Instead(torch.tensor, _numbers),
             recorder,
         ):

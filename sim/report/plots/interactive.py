@@ -100,17 +100,13 @@ def _bars(trace: Trace, name: str, colour: str, boxes: Sequence[Box], **more: An
         f"from {start / MILLISECOND:,.2f} ms, takes {(end - start) / MILLISECOND:,.3f} ms"
         for device, start, end, words in boxes
     ]
+    devices, starts, ends, _ = zip(*boxes, strict=True)
     return go.Bar(
-        name=name,
-        orientation="h",
-        base=[start / MILLISECOND for _, start, _, _ in boxes],
-        x=[(end - start) / MILLISECOND for _, start, end, _ in boxes],
-        y=[device for device, *_ in boxes],
-        hovertext=texts,
-        hoverinfo="text",
+        name=name, orientation="h", y=devices, base=[start / MILLISECOND for start in starts],
+        x=[(end - start) / MILLISECOND for start, end in zip(starts, ends, strict=True)],
         marker={"color": colour, "line": {"color": "white", "width": widths}},
-        **more,
-    )
+        hovertext=texts, hoverinfo="text", **more,
+    )  # fmt: skip
 
 
 def _words(bar: Bar) -> str:
@@ -227,13 +223,8 @@ def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     share = 1 / len(names)
     scale = [(at * share, strategy_look(name)[0]) for i, name in enumerate(names) for at in (i, i + 1)]
     line = {"color": [at + 0.5 for at in places], "colorscale": scale, "cmin": 0, "cmax": len(names)}
-    lines = go.Parcoords(
-        dimensions=axes,
-        line=line,
-        labelangle=-25,
-        labelside="bottom",
-        rangefont={"color": "rgba(0, 0, 0, 0)"},
-    )
+    look = {"labelangle": -25, "labelside": "bottom", "rangefont": {"color": "rgba(0, 0, 0, 0)"}}
+    lines = go.Parcoords(dimensions=axes, line=line, **look)
     return go.Figure(lines, _layout(height=520, margin={"l": 90, "r": 30, "t": 30, "b": 70}))
 
 
@@ -258,11 +249,8 @@ def _axis(
     if power:
         every = sorted(set(values))
         ticks = every if len(every) <= 12 else [of for of in _ticks(values) if every[0] <= of <= every[-1]]
-        axis |= {
-            "values": np.log2(values),
-            "tickvals": np.log2(ticks),
-            "ticktext": [f"{of:g}" for of in ticks],
-        }
+        words_at = [f"{of:g}" for of in ticks]
+        axis |= {"values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": words_at}
     return axis
 
 

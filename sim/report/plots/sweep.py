@@ -91,11 +91,10 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
 def _sweep_point(row: charts.ChartRow) -> SweepPoint:
     speed = row["samples_per_s"]
     named = row["strategy"], row["peak_memory_bytes"], speed, bool(row.get("fits_memory", True))
-    gpus, recommended = (
-        row.get("num_gpus") if "latency_s" in row else None,
-        bool(row.get("recommended", True)),
+    gpus = row.get("num_gpus") if "latency_s" in row else None
+    return SweepPoint(
+        *named, row.get("latency_s"), gpus, _band(row, speed), bool(row.get("recommended", True))
     )
-    return SweepPoint(*named, row.get("latency_s"), gpus, _band(row, speed), recommended)
 
 
 def _band(row: charts.ChartRow, speed: float) -> tuple[float, float] | None:

@@ -35,17 +35,7 @@ MOST: Final = 4096  # devices of the one node
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
 PATCHED: Final = ("distrifusion", "sync-patch")
-RUNNABLE: Final = (
-    *PATCHED,
-    "pipefusion",
-    "ring",
-    "ulysses",
-    "usp",
-    "tensor",
-    "hybrid",
-    "attention2d",
-    "allgather-kv",
-)
+RUNNABLE: Final = (*PATCHED, *DEGREES, "usp", "hybrid", "attention2d", "allgather-kv")
 
 
 def emulated_cluster(delay_s: float) -> Cluster:
