@@ -50,9 +50,7 @@ def test_each_linear_that_tokens_pass_has_two_products_of_the_rank(plain, adapte
     assert with_adapters(adapted, RANK) is adapted
     with pytest.raises(InputError, match="asks for all weights, but this pixart has adapters of rank 8"):
         with_adapters(adapted, 0)
-    shapes = [
-        kernel for kernel in backbone(plain).kernels[0] if kernel.kind == "matmul" and not kernel.of_tokens
-    ]
+    shapes = [k for k in backbone(plain).kernels[0] if k.kind == "matmul" and not k.of_tokens]
     assert {kernel.m for kernel in shapes} == {1, 2}  # the time step; height and width
 
 

@@ -28,9 +28,7 @@ def anchored(*anchors, device=RATED):
     model = equal_blocks_transformer(2)
     (transformer,) = model.components
     layers = tuple(replace(layer, matmul_flop=1e12) for layer in transformer.layers)
-    found = tuple(
-        Anchor(device.name, side, side, batch, steps, s, "a test") for side, batch, steps, s in anchors
-    )
+    found = tuple(Anchor(device.name, side, side, batch, n, s, "a test") for side, batch, n, s in anchors)
     return replace(model, components=(replace(transformer, layers=layers, times=()),), anchors=found)
 
 

@@ -14,12 +14,8 @@ LONGEST_FUNCTION = 60
 @cache
 def trees():
     """The syntax of every module of the house, by its name."""
-    files = (
-        file for room in ("profiles", "strategies", "sim", "validate") for file in (ROOT / room).rglob("*.py")
-    )
-    parsed = {
-        file.relative_to(ROOT).with_suffix(""): ast.parse(file.read_text("utf-8")) for file in sorted(files)
-    }
+    files = (of for at in ("profiles", "strategies", "sim", "validate") for of in (ROOT / at).rglob("*.py"))
+    parsed = {of.relative_to(ROOT).with_suffix(""): ast.parse(of.read_text("utf-8")) for of in sorted(files)}
     return {".".join(path.parts).removesuffix(".__init__"): tree for path, tree in parsed.items()}
 
 

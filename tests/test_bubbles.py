@@ -41,8 +41,5 @@ def test_a_gap_of_the_size_of_a_rounding_error_does_not_cut_the_bubble_of_anothe
 @given(st.lists(spans_on_a_grid(), min_size=1, max_size=4), st.sampled_from([1.0, 0.125, 4096.0]))
 def test_bubbles_equal_a_sweep_over_the_grid(busy, cell_s):
     scaled = [[(start * cell_s, end * cell_s) for start, end in spans] for spans in busy]
-    expected = [
-        Bubble(bubble.start_s * cell_s, bubble.end_s * cell_s, bubble.positions)
-        for bubble in grid_bubbles(busy, 12)
-    ]
+    expected = [Bubble(of.start_s * cell_s, of.end_s * cell_s, of.positions) for of in grid_bubbles(busy, 12)]
     assert find_bubbles(scaled, 12 * cell_s) == expected

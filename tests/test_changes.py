@@ -81,10 +81,7 @@ def test_the_fastest_is_what_a_sweep_by_time_finds(asked, given):
     by_memory = {key: value for key, value in given.items() if key != "exhaustive"}
     sweep = sim.sweep(*asked, objective="memory", workers=1, **by_memory)
     known = [(point.bound_s, point.result) for point in sweep.points]
-    found, fastest = sweep.verdict.fastest, sim.sweep(*asked, workers=1, **given).fastest_point().result
-    assert (found.strategy, found.parameters, found.times) == (
-        fastest.strategy,
-        fastest.parameters,
-        fastest.times,
-    )
+    both = sweep.verdict.fastest, sim.sweep(*asked, workers=1, **given).fastest_point().result
+    found, fastest = ((of.strategy, of.parameters, of.times) for of in both)
+    assert found == fastest
     assert [(point.bound_s, point.result) for point in sweep.points] == known

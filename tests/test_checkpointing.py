@@ -101,13 +101,8 @@ def test_a_local_skip_is_kept_once_where_both_its_ends_lie_on_one_device(make):
 
 
 def test_units_of_one_device_keep_together_what_one_stage_of_them_all_would(make):
-    rest = {
-        "skips": [(0, 5), (2, 4)],
-        "blocks": [0, 0, 1, 1, 2, 2],
-        "carried_bytes": 0.5,
-        "parameters": 5 * 10**7,
-    }
-    model = chain(make, 6, **rest)
+    rest = {"skips": [(0, 5), (2, 4)], "blocks": [0, 0, 1, 1, 2, 2], "carried_bytes": 0.5}
+    model = chain(make, 6, parameters=5 * 10**7, **rest)
     scenario = make.scenario(model, make.cluster(), 1, 1, checkpointing="block")
     plans = [make_strategy(name, {}).plan(scenario) for name in ("zero3", "ddp")]
     units, whole = ([t.size_bytes for t in plan.tensors if t.role == "saved"] for plan in plans)
@@ -118,9 +113,7 @@ def test_units_of_one_device_keep_together_what_one_stage_of_them_all_would(make
 # Attention.
 
 HEADS, TOKENS, HEAD_DIM = 4, 256, 32
-LEFT = (
-    2.0 * HEADS * TOKENS * HEAD_DIM + 4 * HEADS * TOKENS
-)  # the output in half, the sums in single precision
+LEFT = 2.0 * HEADS * TOKENS * HEAD_DIM + 4 * HEADS * TOKENS  # the output in half, the sums in single
 
 
 def transformer(layers=3):

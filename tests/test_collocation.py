@@ -60,7 +60,4 @@ def test_what_is_kept_can_be_local_all_at_once(case, data):
     num_layers, skips = case
     num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
     kept = collocated_skips(skips, num_layers, num_stages, (1.0,) * len(skips))
-    assert any(
-        all(is_local(boundaries, skip) for skip in kept)
-        for boundaries in every_partition(num_layers, num_stages)
-    )
+    assert any(all(is_local(cuts, skip) for skip in kept) for cuts in every_partition(num_layers, num_stages))

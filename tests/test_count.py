@@ -59,9 +59,7 @@ def test_the_committed_folder_is_what_is_counted(name):
         assert said.pop("source").startswith(begins)  # goes on with the versions of the tools
     assert committed == recounted
     exchanges = MODELS / name / "exchanges.csv"
-    assert (exchanges.read_text(encoding="utf-8") if exchanges.exists() else None) == texts.get(
-        exchanges.name
-    )
+    assert (exchanges.read_text("utf-8") if exchanges.exists() else None) == texts.get(exchanges.name)
     files = (path for of in ("kernels*.csv", "adapted.csv") for path in (MODELS / name).glob(of))
     launched = {path.name: path.read_text(encoding="utf-8") for path in files}
     assert launched == {path.name: text for path, text in kernel_texts(recount).items()}
@@ -208,12 +206,8 @@ def test_the_copy_does_what_the_published_controlnet_does():
     """The copy runs each residual's convolution after its block, the published code all of them last."""
     with torch.device("meta"):
         net = ControlNetModel(**plain("controlnet")).requires_grad_(False)
-    sample = {
-        "sample": tensor(1, 4, 64, 64),
-        "timestep": tensor(1),
-        "controlnet_cond": tensor(1, 3, 512, 512),
-    }
-    sample["encoder_hidden_states"] = tensor(1, 77, 768)
+    sample = {"sample": tensor(1, 4, 64, 64), "timestep": tensor(1)}
+    sample |= {"controlnet_cond": tensor(1, 3, 512, 512), "encoder_hidden_states": tensor(1, 77, 768)}
     with FlopCounterMode(display=False) as counter, OpaqueAttention():
         net(**sample)
     chain = committed("controlnet", "controlnet").layers[:21]
@@ -335,8 +329,6 @@ def test_the_counted_folder_is_written_where_asked(tmp_path, capsys):
     assert main(["count", "--model", "sd21", *size, "--output", str(tmp_path / "new" / "sd21")]) == 0
     written = load_model(str(tmp_path / "new" / "sd21"))
     assert (written.height, written.width) == (768, 768)
-    flop = sum(
-        layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in written.components[2].layers
-    )
+    flop = sum(of.conv_flop + of.matmul_flop + of.attention_flop for of in written.components[2].layers)
     assert flop / 2e9 == pytest.approx(1075, abs=0.5)
     assert "Stable Diffusion 2.1, 768x768" in capsys.readouterr().out

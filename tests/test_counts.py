@@ -90,9 +90,7 @@ def test_by_cost_gpus_that_a_copy_leaves_draw_other_images(costs):
 CLUSTERS = "l20-pcie-8,h100-nvlink-8,t4-pcie-8"
 
 
-def test_of_several_clusters_each_has_the_best_of_its_own_sweep_and_prices_name_the_cheapest(
-    tmp_path, capsys
-):
+def test_of_several_clusters_each_has_the_best_of_its_sweep_and_prices_name_the_cheapest(tmp_path, capsys):
     asked = {"steps": 28, "strategy": "ulysses,tensor", "gpus": 8, "workers": 1}
     prices = tmp_path / "prices.toml"
     prices.write_text("l20-pcie-8 = 0.36\nh100-nvlink-8 = 36\nt4-pcie-8 = 1\n")

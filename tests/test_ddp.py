@@ -185,9 +185,7 @@ def test_a_moving_average_takes_four_bytes_per_parameter_divided_as_the_optimize
 @pytest.mark.parametrize(
     ("overlap", "micro_batches", "extra_forward"), [("buckets", 1, True), ("none", 2, False)]
 )
-def test_backbones_one_after_the_other_take_the_sum_of_their_iterations(
-    pair, overlap, micro_batches, extra_forward
-):
+def test_backbones_one_after_the_other_take_their_sum(pair, overlap, micro_batches, extra_forward):
     scenario = pair().with_extra_forward(extra_forward)
     point = ddp(overlap=overlap, micro_batches=micro_batches)
     parts = [one.with_extra_forward(extra_forward) for one in alone(scenario)]

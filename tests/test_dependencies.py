@@ -11,12 +11,8 @@ SHIPPED = ("sim", "strategies", "profiles")
 LOADED_BY_OTHERS = {"highspy"}
 """The solver that pulp looks for."""
 MEASURING = dict.fromkeys(("torch", "diffusers", "transformers", "scipy", "peft"), "measure")
-OPTIONAL = {
-    "shtab": "completion",
-    "plotly": "report",
-    "distributed": "dask",
-    "ipywidgets": "notebooks",
-} | MEASURING
+OPTIONAL = MEASURING | {"shtab": "completion", "plotly": "report", "distributed": "dask"}
+OPTIONAL["ipywidgets"] = "notebooks"
 """What is imported only by who asks for it, and the extra that brings it."""
 
 

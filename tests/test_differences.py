@@ -36,9 +36,7 @@ def folder(tmp_path_factory):
     shutil.copy(Path(CLUSTERS) / "p4de.toml", file)
     swept(folder, "before", cluster=file)
     lines = file.read_text().splitlines()
-    file.write_text(
-        "\n".join(halved(line) if line.startswith("bandwidth_GB_per_s") else line for line in lines)
-    )
+    file.write_text("\n".join(halved(of) if of.startswith("bandwidth_GB_per_s") else of for of in lines))
     swept(folder, "after", cluster=file)
     swept(folder, "batch", batch_size=32)
     return folder

@@ -45,9 +45,7 @@ def test_the_committed_clusters_have_the_fitted_cluster():
 
 def test_the_median_error_of_fitted_rows_vanishes_inside_the_bounds():
     for kind, size in product((RING, ALL_TO_ALL), FITTED):
-        errors = [
-            error_of(row, fitted()) for row in rows() if (USES[row["method"]], row.num_gpus) == (kind, size)
-        ]
+        errors = [error_of(r, fitted()) for r in rows() if (USES[r["method"]], r.num_gpus) == (kind, size)]
         law = fitted().collectives
         curve = dict(law.efficiency)["all_gather"] if kind == RING else dict(law.across)[kind]
         assert abs(median(errors)) < 0.02 and dict(curve)[size] < 1

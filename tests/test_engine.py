@@ -46,10 +46,7 @@ def pipeline(order, placement, forward_s, backward_s, hidden_bytes=0.0, blocking
         return (saved, *after), tuple(before)
 
     durations_s = {FORWARD: forward_s, BACKWARD: backward_s}
-    ops = tuple(
-        tuple(Op(action, durations_s[action.kind][action.stage], *op(*action)) for action in row)
-        for row in order
-    )
+    ops = tuple(tuple(Op(a, durations_s[a.kind][a.stage], *op(*a)) for a in row) for row in order)
     return Plan(ops, tuple(tensors), placement, resident=((),) * degree, blocking=blocking)
 
 
@@ -145,9 +142,7 @@ class PlainModel:
         self.ports = {}
         self.arrivals = {}
         self.readers = {}
-        writers = {
-            tensor: device for device, ops in enumerate(plan.ops) for op in ops for tensor in op.writes
-        }
+        writers = {t: device for device, ops in enumerate(plan.ops) for op in ops for t in op.writes}
         for device, ops in enumerate(plan.ops):
             for tensor in (tensor for op in ops for tensor in op.reads):
                 if writers[tensor] != device and device not in self.readers.setdefault(tensor, []):
@@ -163,9 +158,7 @@ class PlainModel:
 
     def device(self, device):
         for op in self.plan.ops[device]:
-            yield self.env.all_of(
-                [self.arrivals[t, device] for t in op.reads if (t, device) in self.arrivals]
-            )
+            yield self.env.all_of(self.arrivals[t, device] for t in op.reads if (t, device) in self.arrivals)
             self.starts[device].append(self.env.now)
             yield self.env.timeout(op.duration_s)
             for tensor in op.writes:

@@ -50,11 +50,8 @@ def test_flags_given_beside_an_experiment_go_before(tell, elsewhere):
     file = write(elsewhere, QUESTION)
     _, out, _ = tell("run", "--experiment", file, "--gpus", 16, "--link=intra=2x", "--ema=none")
     result = json.loads(out)
-    assert (result["num_gpus"], result["options"]["link"], result["options"]["ema"]) == (
-        16,
-        "intra=2x",
-        "none",
-    )
+    options = result["options"]
+    assert (result["num_gpus"], options["link"], options["ema"]) == (16, "intra=2x", "none")
 
 
 @pytest.mark.parametrize(

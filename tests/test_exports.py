@@ -78,9 +78,7 @@ def test_compute_events_are_the_ops_of_each_device(trace, events):
     for device, row in enumerate(trace.plan.order):
         own = tracks[device + 1, 1]
         assert [event["name"] for event in own] == [str(action) for action in row]
-        assert [event["ts"] for event in own] == pytest.approx(
-            [1e6 * s for s in trace.starts[device]], abs=1e-3
-        )
+        assert [one["ts"] for one in own] == pytest.approx([1e6 * s for s in trace.starts[device]], abs=1e-3)
         ends = [event["ts"] + event["dur"] for event in own]
         assert ends == pytest.approx([1e6 * end for end in trace.ends[device]], abs=2e-3)
     assert {event["cat"] for event in of_phase(events, "X")} == {

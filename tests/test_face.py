@@ -55,9 +55,7 @@ def test_every_name_of_the_face_exists():
 def test_the_face_and_the_help_import_nothing_that_takes_long(tmp_path):
     heavy = ("pandas", "matplotlib", "scipy", "plotly", "ipywidgets")
     for line in ("import sim", "from sim.cli.main import main; main(['--help'])"):
-        loaded = python("-c", f"{line}; import sys; print(sorted(sys.modules))", cwd=tmp_path).splitlines()[
-            -1
-        ]
+        loaded = python("-c", f"{line}; import sys; print([*sys.modules])", cwd=tmp_path).splitlines()[-1]
         assert not set(ast.literal_eval(loaded)).intersection(heavy), line
 
 
@@ -154,9 +152,7 @@ def test_warnings_are_of_the_line_that_asked():
         with pytest.warns(DiffusimWarning) as caught:
             ask()
         assert {one.filename for one in caught} == {__file__}, caught[0]
-    with pytest.warns(
-        DiffusimWarning, match="66 times the pixels of the 512 of sd21; published numbers .* up to 64"
-    ):
+    with pytest.warns(DiffusimWarning, match="66 times the pixels of the 512 of sd21; published .* up to 64"):
         asks[-1]()
 
 

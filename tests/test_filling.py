@@ -19,10 +19,7 @@ def chain(component: int, sample_s: list[float], inputs: tuple[int, ...] = (), f
 
 def consecutive_bubbles(durations_s: list[float], positions: tuple[int, ...] = (0, 1)) -> list[Bubble]:
     starts = [sum(durations_s[:index]) for index in range(len(durations_s))]
-    return [
-        Bubble(start, start + duration, positions)
-        for start, duration in zip(starts, durations_s, strict=True)
-    ]
+    return [Bubble(start, start + s, positions) for start, s in zip(starts, durations_s, strict=True)]
 
 
 def full_batch_candidates(ready, time_s, layer_s):
@@ -44,9 +41,7 @@ def full_batch_candidates(ready, time_s, layer_s):
 def naive_fill(bubbles, chains, batch_size, num_positions, replicas, partial):
     """The published filling with every candidate written out, for chains in topological order."""
     by_component = {chain.component: chain for chain in chains}
-    samples_left = {
-        (chain.component, layer): batch_size for chain in chains for layer in range(chain.num_layers)
-    }
+    samples_left = {(of.component, layer): batch_size for of in chains for layer in range(of.num_layers)}
     filled = []
 
     def start_of(component):

@@ -36,9 +36,7 @@ def flat(value):
 
 
 def curved(least, most):
-    return tuple(
-        (operation, ((2.0, least), (4.0, (least + most) / 2), (8.0, most))) for operation in OPERATIONS
-    )
+    return tuple((name, ((2.0, least), (4.0, (least + most) / 2), (8.0, most))) for name in OPERATIONS)
 
 
 KNOWN = replace(

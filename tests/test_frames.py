@@ -55,9 +55,7 @@ def test_ties_are_the_first_row_and_those_that_the_comparison_with_the_first_can
     best, others = simulated[0], simulated[1:]
     assert marked == [True, *(point.tied(best, sweep.objective) for point in others)]
     assert True in marked[1:] and False in marked[1:]
-    assert all(
-        best.tied(point, sweep.objective) == tie for point, tie in zip(others, marked[1:], strict=True)
-    )
+    assert all(best.tied(of, sweep.objective) == tie for of, tie in zip(others, marked[1:], strict=True))
     assert all("tie" not in item for item in rows(sweep) if item["status"] != "simulated")
 
 

@@ -59,9 +59,7 @@ def test_examples_do_what_they_say(tell, elsewhere):
     """But those with many GPUs, and those that a page shows, which run as its commands."""
     pages = [ROOT / "README.md", *(ROOT / "docs/pages").glob("**/*.md")]
     shown = {line for page in pages for line in page.read_text(encoding="utf-8").splitlines()}
-    for example in (
-        line for words in COMMANDS.values() for line in words["examples"] if line.startswith("sim ")
-    ):
+    for example in (line for of in COMMANDS.values() for line in of["examples"] if line.startswith("sim ")):
         if example in shown or "64" in example:
             continue
         words, _, file = example.removeprefix("sim ").partition(" > ")
@@ -106,18 +104,11 @@ def test_show_may_be_left_out_and_strategies_show_their_parameters(tell):
 
 
 def test_completion_knows_commands_flags_and_names(tell):
-    words = [
-        *[*COMMANDS][1:],
-        "batch-size",
-        "pipeline-degree",
-        *model_names(),
-        *cluster_names(),
-        *device_names(),
-    ]
+    words = [*[*COMMANDS][1:], "batch-size", "pipeline-degree", *model_names(), *cluster_names()]
     for shell in SHELLS:
         code, out, err = tell("completion", shell)
         assert (code, err) == (0, "")
-        for word in (*words, *all_strategies(), *all_samplers()):
+        for word in (*words, *device_names(), *all_strategies(), *all_samplers()):
             assert word in out, word
 
 
@@ -137,6 +128,4 @@ def test_quiet_leaves_nothing_on_stderr_but_errors(tell):
     assert loud[:2] == quiet[:2]
     assert "sim: note: strategy dp is ddp\n" in loud[2]
     assert quiet[2] == ""
-    assert tell("run", "--model", "nope", "--strategy", "ddp", "--quiet")[2].startswith(
-        "sim: error: unknown model"
-    )
+    assert tell("run", "--model", "nope", "--strategy", "ddp", "--quiet")[2].startswith("sim: error: unknown")

@@ -78,9 +78,7 @@ def ring_share(size):
 @pytest.mark.parametrize(
     ("micro_batches", "reshard", "gathers"), [(2, "true", 2 * UNITS - 1), (1, "false", UNITS)]
 )
-def test_each_micro_batch_gathers_all_units_twice_but_the_last_and_scatters_all(
-    scenario, micro_batches, reshard, gathers
-):
+def test_each_micro_batch_gathers_all_units_twice_but_the_last(scenario, micro_batches, reshard, gathers):
     point = fsdp(reshard=reshard, micro_batches=micro_batches)
     expected = micro_batches * ring_share(GPUS) * (2 * gathers + 4 * UNITS) * PARAMETERS
     assert sent(point, scenario()) == pytest.approx(expected)
@@ -180,9 +178,7 @@ def test_where_adapters_train_few_units_the_bound_is_below_the_critical_path_and
 # Memory.
 
 
-def test_when_its_backward_ends_the_last_unit_has_weights_or_their_room_for_gradients_and_the_one_before(
-    scenario,
-):
+def test_when_its_backward_ends_the_last_unit_has_weights_or_room_for_gradients_and_the_one_before(scenario):
     trace = replay(fsdp(), scenario())
     expected = UNITS * PARAMETERS * 16 / GPUS + UNITS * 2 * SAVED_BYTES + (2 + 2 + 4) * PARAMETERS
     assert peak_memory_bytes(trace).tolist() == [expected]
@@ -303,12 +299,7 @@ def test_subgroups_beside_one_another_share_the_ports_of_their_node(make):
     assert inside.sent_bytes == 8 * 1.5e6
 
 
-@given(
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2]),
-)
+@given(*[st.sampled_from([1, 2, 4])] * 3, st.sampled_from([1, 2]))
 def test_every_gpu_is_once_in_a_group_of_each_axis(replicas, shards, context, tensor):
     degrees = Mesh(replicas, shards, context, tensor)
     gpus = replicas * shards * context * tensor

@@ -383,9 +383,7 @@ def drawn(random):
     verb = random.choice(("run", "run", "launch", "schedule", "sweep", "calibrate", "serve"))
     if verb == "serve":
         given = {"service": "v.csv", "gpus": 2, "rate": 0.2, "slo": 9, "duration": 99, "policy": "fcfs"}
-        return verb, given | {
-            name: random.choice(VALUES) for name in random.sample(SERVED, random.randrange(3))
-        }
+        return verb, given | {of: random.choice(VALUES) for of in random.sample(SERVED, random.randrange(3))}
     task = random.choice(("train", "sample"))
     name, cls = random.choice(list(strategies_of(task).items()))
     given = {"strategy": random.choice((name, cls)), "gpus": random.choice((2, 4, 8))}

@@ -15,7 +15,7 @@ from strategies.registry import make_strategy
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)
-numbers_of_chunks = st.integers(2, 5)
+chunk_counts = st.integers(2, 5)
 
 
 def replay_equal(make, degree, micro_batches, chunks, forward_s=1.0, backward_s=2.0, **unet):
@@ -36,9 +36,7 @@ def test_two_positions_alternate_chunk_by_chunk():
     )
 
 
-@given(
-    degree=degrees, rounds=rounds, chunks=numbers_of_chunks, cost=st.sampled_from([(1, 1), (1, 2), (3, 2)])
-)
+@given(degree=degrees, rounds=rounds, chunks=chunk_counts, cost=st.sampled_from([(1, 1), (1, 2), (3, 2)]))
 @settings(max_examples=60)
 def test_the_makespan_is_the_closed_form(make, degree, rounds, chunks, cost):
     forward_s, backward_s = map(float, cost)
@@ -48,7 +46,7 @@ def test_the_makespan_is_the_closed_form(make, degree, rounds, chunks, cost):
     assert idle_s(trace) / trace.end_s == pytest.approx((degree - 1) / (count * chunks + degree - 1))
 
 
-@given(degree=degrees, rounds=rounds, chunks=numbers_of_chunks)
+@given(degree=degrees, rounds=rounds, chunks=chunk_counts)
 @settings(max_examples=40)
 def test_activations_held_are_the_closed_form(make, degree, rounds, chunks):
     count = degree * rounds

@@ -213,9 +213,7 @@ def test_kernels_grow_as_they_are_counted_at_another_resolution(name):
 
 def at(kernel, pixels):
     """Shape of a kernel at a multiple of the pixels."""
-    sides = [
-        getattr(kernel, key) + (pixels - 1) * getattr(kernel, f"image_{key}") for key in ("heads", "m", "n")
-    ]
+    sides = [getattr(kernel, k) + (pixels - 1) * getattr(kernel, f"image_{k}") for k in ("heads", "m", "n")]
     return (kernel.kind, kernel.count, *sides, kernel.k)
 
 

@@ -91,9 +91,7 @@ def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
     assert {row["strategy"] for row in simulated} >= {"ulysses", "ring", "usp", "pipefusion", "single"}
     assert all("xdit" in row["runs_in"] for row in simulated)
     piped = [row["parameters"] for row in simulated if row["strategy"] == "pipefusion"]
-    assert piped and all(
-        (own["patches"], own["warmup_steps"]) == (own["pipeline_degree"], 1) for own in piped
-    )
+    assert piped and all((of["patches"], of["warmup_steps"]) == (of["pipeline_degree"], 1) for of in piped)
     assert len(sweep.points) == len({(p.name, p.num_gpus, p.strategy) for p in sweep.points})
     (refused,) = (point for point in sweep.points if point.name == "tensor")
     assert (refused.status, refused.kind) == ("infeasible", "not in xdit")
@@ -324,9 +322,7 @@ ANY = ["gpipe", "1f1b", "zero-bubble", "wave"]
         *product(ANY, [4], [13]),  # interleaved takes whole rounds of micro-batches
     ],
 )
-def test_the_order_that_is_launched_is_that_of_the_schedule_in_lines_that_can_be_read(
-    strategy, degree, micro_batches
-):
+def test_the_order_that_is_launched_is_that_of_the_schedule_in_lines_to_read(strategy, degree, micro_batches):
     shape = {"pipeline_degree": degree, "micro_batches": micro_batches}
     asked = {"gpus": degree, "batch_size": degree * micro_batches, "self_conditioning": 0.0, **shape}
     code = sim.launch("sd21", strategy, runtime="torch-pipelining", **asked).text

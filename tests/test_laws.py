@@ -56,9 +56,7 @@ def test_attention_pads_its_heads():
 
 def test_attention_works_five_products_backward_for_two_forward():
     attention = LAWS.attention
-    forward, backward = (
-        law(1000, 8192, 8192, 128) for law in (attention.seconds, attention.backward_seconds)
-    )
+    forward, backward = (of(1000, 8192, 8192, 128) for of in (attention.seconds, attention.backward_seconds))
     assert backward / forward == pytest.approx(2.5, rel=1e-3)
 
 

@@ -11,9 +11,7 @@ def write_model(folder, backbones=1, layers=2, skips=0):
     folder.mkdir()
     names = [f"b{number}" for number in range(backbones)]
     tables = [f'[[components]]\nname = "{name}"\ntrainable = true\nimage_tokens = 64\n' for name in names]
-    ends = [(source, target) for source in range(layers // 2) for target in range(layers // 2, layers)][
-        :skips
-    ]
+    ends = [(a, b) for a in range(layers // 2) for b in range(layers // 2, layers)][:skips]
     tables += [f'[[skips]]\ncomponent = "b0"\nsource = {a}\ntarget = {b}\n' for a, b in ends]
     head = 'name = "large"\ntitle = "Large"\nsource = "made by a test"\ndtype = "float16"\n'
     (folder / "model.toml").write_text(f"{head}[reference]\nheight = 64\nwidth = 64\n{''.join(tables)}")

@@ -64,9 +64,7 @@ class Unet:
         for down in net.down_blocks:
             self.blocks += [partial(self.pair, down, i) for i in range(len(down.resnets))]
             self.blocks += [partial(self.sampler, sampler) for sampler in down.downsamplers or ()]
-        self.blocks += [
-            lambda hidden, skip, time, text: net.mid_block(hidden, time, encoder_hidden_states=text)
-        ]
+        self.blocks += [lambda h, skip, time, text: net.mid_block(h, time, encoder_hidden_states=text)]
         ups = [partial(self.up, up, i) for up in net.up_blocks for i in range(len(up.resnets))]
         self.blocks, self.ups = [*self.blocks, *ups], len(ups)
 
@@ -214,9 +212,7 @@ def beside_adapters(net, rank):
         for of in linears
     ]
     net.requires_grad_(False)
-    hooks = [
-        of.register_forward_hook(partial(beside, *pair)) for of, pair in zip(linears, pairs, strict=True)
-    ]
+    hooks = [of.register_forward_hook(partial(beside, *at)) for of, at in zip(linears, pairs, strict=True)]
     yield {weight.untyped_storage().data_ptr() for pair in pairs for of in pair for weight in of.parameters()}
     net.requires_grad_(True)
     for hook in hooks:

@@ -172,9 +172,7 @@ def test_twice_the_batch_takes_no_less_memory_or_time(make, asked, data):
     assert less.duration_s <= more.duration_s * ANOMALY
 
 
-@pytest.mark.parametrize(
-    ("asked", "name"), [(asked, name) for asked, task in BOTH for name in strategies_of(task)]
-)
+@pytest.mark.parametrize(("asked", "name"), [(of, name) for of, task in BOTH for name in strategies_of(task)])
 @settings(quick, max_examples=15)
 @given(data=st.data())
 def test_a_point_keeps_to_its_bounds(make, asked, name, data):

@@ -128,11 +128,7 @@ def with_decoder(folder):
 
 def test_a_model_for_a_task_lacks_the_components_of_the_other(tmp_path):
     model = with_decoder(tmp_path)
-    assert [component.tasks for component in model.components] == [
-        ("train",),
-        ("train", "sample"),
-        ("sample",),
-    ]
+    assert [of.tasks for of in model.components] == [("train",), ("train", "sample"), ("sample",)]
     for task, names in (("train", ["text", "unet"]), ("sample", ["unet", "decoder"])):
         assert [component.name for component in model.for_task(task).components] == names
     assert model.for_task("train").components == model.components[:2]

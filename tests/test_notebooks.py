@@ -54,6 +54,4 @@ def test_what_a_notebook_calls_data_parallel_is_every_strategy_without_a_pipelin
     (path,) = (path for path in NOTEBOOKS if path.stem.startswith("02"))
     named = re.search(r"DATA_PARALLEL = (\[.*\])", "".join(code_of(path)))
     listed = sim.strategies().query("task == 'train'").set_index("name")["parameters"]
-    assert set(ast.literal_eval(named[1])) == {
-        name for name, known in listed.items() if "pipeline_degree" not in known
-    }
+    assert set(ast.literal_eval(named[1])) == {n for n, of in listed.items() if "pipeline_degree" not in of}

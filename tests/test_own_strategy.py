@@ -49,9 +49,7 @@ def scene(gpus, batch_size, self_conditioning):
 
 def test_a_class_is_swept_beside_names_by_parameters_that_the_sweep_finds():
     found = sim.sweep("sd21", strategy=[written(), "gpipe"], workers=1, **SMALL)
-    points = {
-        name: {str(p.parameters) for p in found.points if p.name == name} for name in ("pairs", "gpipe")
-    }
+    points = {of: {str(p.parameters) for p in found.points if p.name == of} for of in ("pairs", "gpipe")}
     assert {text.replace(", 'optimizer': 'replicated'", "") for text in points["gpipe"]} >= points["pairs"]
     assert len(points["pairs"]) > 4
     assert found.best_of("pairs").iteration_s > 0
@@ -63,16 +61,12 @@ def test_an_order_that_can_never_be_carried_out_is_named_with_its_parameters_by_
             row[::-1] for row in one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
         )
 
-    with pytest.raises(
-        DeadlockError, match=r"^pairs, pipeline_degree \d+, micro_batches \d+.*: deadlock: device"
-    ):
+    with pytest.raises(DeadlockError, match=r"^pairs, pipeline_degree \d+, micro_batches \d+.*: deadlock"):
         sim.sweep("sd21", strategy=written(order=backwards_first), workers=1, **SMALL)
 
 
 def test_a_class_alone_is_swept_and_known_by_its_name_from_then_on_where_it_is_named():
-    assert {point.name for point in sim.sweep("sd21", strategy=written(), workers=1, **SMALL).points} == {
-        "pairs"
-    }
+    assert {p.name for p in sim.sweep("sd21", strategy=written(), workers=1, **SMALL).points} == {"pairs"}
     assert sim.run("sd21", "pairs", **SMALL).strategy == "pairs"
     registry.strategies_of.cache_clear()
     assert "pairs" not in registry.strategies_of("train")
@@ -105,9 +99,7 @@ def test_a_class_with_the_name_of_another_is_refused_and_the_other_stays(name, g
 
 
 def test_a_strategy_with_its_parameters_is_not_swept_but_pointed_to_its_class():
-    words = (
-        r"^GPipe\(.*\) is given, but a sweep finds the parameters itself: give the class, strategy=GPipe, or "
-    )
+    words = r"^GPipe\(.*\) is given, but a sweep finds the parameters itself: give the class, strategy=GPipe"
     for asked in (GPipe(), ["1f1b", GPipe()]):
         with pytest.raises(InputError, match=words):
             sim.sweep("sd21", strategy=asked, **SMALL)
@@ -166,9 +158,7 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
         sim.schedule(broken, **degrees)
 
 
-F, B, INPUTS, WEIGHTS = (
-    StageAction(0, kind, 0) for kind in (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
-)
+F, B, INPUTS, WEIGHTS = (StageAction(0, of, 0) for of in (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT))
 
 
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():

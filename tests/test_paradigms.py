@@ -38,9 +38,7 @@ def test_a_run_takes_no_more_iterations_than_steps_and_no_window_converges_more_
 
 
 @pytest.mark.parametrize(("guidance", "gpus", "window"), [("none", 4, 8), ("batch", 8, 20), ("batch", 1, 3)])
-def test_on_free_links_an_iteration_takes_the_fullest_devices_share_of_the_window(
-    make, gpus, window, guidance
-):
+def test_on_free_links_an_iteration_takes_the_fullest_share_of_the_window(make, gpus, window, guidance):
     scenario = sampling(make, gpus=gpus, guidance=guidance, batch_size=3)
     samples = ceil(window / gpus) * 3 * (2 if guidance == "batch" else 1)
     sampler = ParaDiGMS(window)

@@ -19,9 +19,7 @@ def shipped(model, cluster, gpus, batch_size, **workload):
 def by_role(trace, *roles):
     """Bytes that messages of some roles carry."""
     tensors = trace.plan.tensors
-    return sum(
-        t.size_bytes for t in trace.wiring.transfers if t is not None and tensors[t.tensor].role in roles
-    )
+    return sum(t.size_bytes for t in trace.wiring.transfers if t and tensors[t.tensor].role in roles)
 
 
 def dense(make, blocks, **rest):
@@ -29,11 +27,9 @@ def dense(make, blocks, **rest):
     return make.component("unet", [1.0] * blocks, output_bytes=1.0, skips=skips, **rest)
 
 
-@pytest.mark.parametrize(("degree", "blocks_per_stage"), [(2, 3), (6, 1)])
-def test_only_hidden_states_move(make, degree, blocks_per_stage):
-    scenario = make.scenario(
-        make.model(dense(make, 2 * degree * blocks_per_stage)), make.cluster(), degree, 3
-    )
+@pytest.mark.parametrize(("degree", "per_stage"), [(2, 3), (6, 1)])
+def test_only_hidden_states_move(make, degree, per_stage):
+    scenario = make.scenario(make.model(dense(make, 2 * degree * per_stage)), make.cluster(), degree, 3)
     trace = replay(Pulse(degree, 3), scenario)
     assert by_role(trace, "hidden") == 3 * 2 * (degree - 1)
     assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
@@ -65,9 +61,7 @@ def test_every_skip_of_the_shipped_models_stays_on_its_device(model):
 
 
 def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
-    chain = make.component(
-        "unet", [1.0] * 8, output_bytes=1.0, skips=[(0, 7), (1, 6), (2, 5), (0, 4), (1, 5)]
-    )
+    chain = make.component("net", [1.0] * 8, output_bytes=1.0, skips=[(0, 7), (1, 6), (2, 5), (0, 4), (1, 5)])
     scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
     strategy = Pulse(4, 1)
     (remark,) = strategy.remarks(scenario)

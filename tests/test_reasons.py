@@ -61,9 +61,7 @@ def test_the_step_on_the_host_is_the_hosts_and_not_called_compute():
     (step_s,) = {op.duration_s for row in offloaded.trace.plan.ops for op in row if str(op.action) == "0O"}
     assert found.host - step_s / offloaded.iteration_s == pytest.approx(0, abs=0.02)  # and the host keeps up
     assert found.compute < without.compute
-    assert found.reasons[0].startswith(
-        f"{step_s / offloaded.iteration_s:.0%} of the time the optimizer steps on "
-    )
+    assert found.reasons[0].startswith(f"{step_s / offloaded.iteration_s:.0%} of the time the optimizer")
     assert not any("optimizer" in reason for reason in without.reasons)
     assert found.compute + found.host + found.wire + found.idle == pytest.approx(1)
 
@@ -94,14 +92,9 @@ def test_the_parts_of_the_difference_to_the_runner_up_add_up(asked, unit, per_se
     assert f"({verdict.difference})" in dict(verdict.lines)["runner-up"]
     parts = re.findall(rf"([\d,.]+) {unit} (more|less)", verdict.difference)
     total = sum(float(of.replace(",", "")) * (1 if way == "more" else -1) for of, way in parts)
-    each = (
-        one.gpu_s_per_sample if objective == "cost" else one.expected.duration_s
-        for one in (verdict.runner_up, verdict.best)
-    )
-    theirs, ours = each
-    assert total == pytest.approx(
-        (theirs - ours) * per_second, rel=0.05, abs=2.5 * 10 ** -(1 if unit == "ms" else 3)
-    )
+    both = verdict.runner_up, verdict.best
+    theirs, ours = (of.gpu_s_per_sample if objective else of.expected.duration_s for of in both)
+    assert total == pytest.approx((theirs - ours) * per_second, 0.05, 0.25 if unit == "ms" else 0.0025)
 
 
 def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
@@ -114,19 +107,13 @@ def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
     assert sweep.verdict.to_json()["reasons"] == list(sweep.verdict.account.reasons)
 
 
-FLUX = {
-    "model": "flux-dev",
-    "cluster": "l40-pcie-8",
-    "gpus": 4,
-    "device": "h100-80gb-sxm",
-    "resolution": 1024,
-}
-ALPHA = {"model": "pixart", "cluster": "l40-pcie-8", "gpus": 8, "resolution": 1024}
+FLUX = {"model": "flux-dev", "cluster": "l40-pcie-8", "gpus": 4, "device": "h100-80gb-sxm"}
+ALPHA = {"model": "pixart", "cluster": "l40-pcie-8", "gpus": 8}
 
 
 @pytest.mark.parametrize(("asked", "runtime"), [(FLUX, "xdit"), (ALPHA, "xdit-scripts")])
 def test_the_headline_runs_and_is_within_five_per_cent_of_the_fastest_that_any_runtime_starts(asked, runtime):
-    asked = asked | {"stack": "eager", "steps": 20}
+    asked = asked | {"stack": "eager", "steps": 20, "resolution": 1024}
     sweep = sim.sweep(**asked, workers=1)
     verdict, found = sweep.verdict, {}
     assert runtime in verdict.runs_in

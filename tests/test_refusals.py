@@ -28,9 +28,7 @@ def write(
 ):
     """Write a model folder of small equal layers."""
     folder.mkdir()
-    text = HEAD.format(name=name) + "".join(
-        COMPONENT.format(part, str(trained).lower()) for part, trained in parts
-    )
+    text = HEAD.format(name=name) + "".join(COMPONENT.format(part, str(on).lower()) for part, on in parts)
     (folder / "model.toml").write_text(text + head, encoding="utf-8")
     rows = [
         f"{part},{i},{i},layer {i},100,{'full' if trained else 'none'},0,{work},0,{work},{work},1,1"

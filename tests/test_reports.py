@@ -114,9 +114,7 @@ def test_many_bars_and_times_are_joined_without_losing_work_or_the_peak(result, 
     monkeypatch.setattr(interactive, "MOST_TIMES", 50)
     joined = trace_figure(result.trace)
     bars = [[one for one in figure.data if one.type == "bar"] for figure in (whole, joined)]
-    count, busy = (
-        [sum(map(of, figure)) for figure in bars] for of in (lambda b: len(b.x), lambda b: sum(b.x))
-    )
+    count, busy = ([sum(map(of, one)) for one in bars] for of in (lambda b: len(b.x), lambda b: sum(b.x)))
     assert count[1] < count[0]
     assert busy[0] <= busy[1] * 1.001
     held = [map(sum, zip(*(area.y for area in areas_of(figure)), strict=True)) for figure in (whole, joined)]

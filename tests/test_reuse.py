@@ -83,12 +83,7 @@ def hold_however_reused(anew, points):
     for order in (points, points[::-1]):
         reused = anew()
         again = {point: answers(point, reused) for point in order}
-        assert not [
-            (point, name)
-            for point in order
-            for name in fresh[point]
-            if again[point][name] != fresh[point][name]
-        ]
+        assert not [(at, name) for at in order for name in fresh[at] if again[at][name] != fresh[at][name]]
 
 
 @pytest.mark.parametrize("scene", [*TRAINED, "teams"])

@@ -60,9 +60,7 @@ def job_of(model, strategy, degree, *, samples=2, **parameters):
 
 
 def run(jobs):
-    return {
-        name: (jobs[name], outcome) for name, outcome in zip(jobs, run_jobs([*jobs.values()]), strict=True)
-    }
+    return {name: (jobs[name], of) for name, of in zip(jobs, run_jobs([*jobs.values()]), strict=True)}
 
 
 def mismatch(job, outcome):
@@ -115,9 +113,7 @@ def without(plan, number, instead):
             return op
         return None if instead is None else op._replace(action=op.action._replace(micro_batch=instead))
 
-    return replace(
-        plan, ops=tuple(tuple(op for op in map(damaged, row) if op is not None) for row in plan.ops)
-    )
+    return replace(plan, ops=tuple(tuple(op for op in map(damaged, row) if op) for row in plan.ops))
 
 
 @pytest.fixture(scope="module")

@@ -120,11 +120,7 @@ def test_columns_grow_as_a_count_at_another_resolution(name):
 def timed(model, device, *points):
     """The model with measured (batch, seconds) of each block on a device."""
     (transformer,) = model.components
-    times = tuple(
-        MeasuredTime(i, batch, seconds, 0.0)
-        for i in range(len(transformer.layers))
-        for batch, seconds in points
-    )
+    times = tuple(MeasuredTime(i, n, s, 0.0) for i in range(len(transformer.layers)) for n, s in points)
     return replace(model, components=(replace(transformer, times=((device.name, times),)),))
 
 

@@ -134,9 +134,7 @@ def test_memory_is_that_of_figure_7(name):
 @pytest.mark.parametrize("side", [1024, 4096])
 def test_sequence_parallelism_keeps_keys_and_values_as_figure_7_says(side):
     """The first release grew by 2 A L; freed after each layer, as its own table says, it would be far from that."""
-    freed, kept = (
-        predicted_gib("ulysses", side, parameters={"keys_values": own}) for own in ("freed", "kept")
-    )
+    freed, kept = (predicted_gib("ulysses", side, parameters={"keys_values": of}) for of in ("freed", "kept"))
     held = (
         2 * 2 * 2 * (side / 16) ** 2 * 1152 * (28 + 1) / GIB
     )  # all layers', and a copy in one piece of one layer's

@@ -85,9 +85,7 @@ def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_
 @pytest.mark.parametrize(("num_gpus", "counts"), [(8, {8, 4, 2}), (6, {6, 4, 2}), (2, {2})])
 def test_samplers_are_looked_at_on_smaller_powers_of_two_and_single_on_one(num_gpus, counts):
     points = find_points(pixart(num_gpus))
-    of = {
-        name: {p.num_gpus for p in points if p.name == name and p.strategy is not None} for name in SAMPLERS
-    }
+    of = {name: {p.num_gpus for p in points if p.name == name and p.strategy} for name in SAMPLERS}
     assert of["single"] == {1}
     assert of["naive-patch"] == of["tensor"] == counts
     assert of["usp"] == counts - {2}  # two degrees above 1 need four GPUs
@@ -124,7 +122,5 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     assert simulated(sweep)
     assert sweep.best_point() is None
     print_sweep(sweep)
-    assert (
-        "best: none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
-    )
+    assert "none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None

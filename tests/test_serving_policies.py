@@ -202,9 +202,7 @@ def test_as_many_requests_survive_a_round_of_tetriserve_as_any_choice_lets(drawn
         [(0, survives(job, 0)), *((k, survives(job, k)) for k in least_degrees(job, Moment()))]
         for job in jobs
     ]
-    most = max(
-        sum(alive for _, alive in chosen) for chosen in product(*choices) if sum(k for k, _ in chosen) <= free
-    )
+    most = max(sum(ok for _, ok in of) for of in product(*choices) if sum(k for k, _ in of) <= free)
     assert sum(survives(job, given_to.get(job.number, 0)) for job in jobs) >= most
 
 
@@ -322,9 +320,7 @@ def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
         def divide(self, queue, free, fleet):
             return []
 
-    with pytest.raises(
-        InputError, match="policy never leaves requests waiting on idle GPUs for ever: 2 of 2"
-    ):
+    with pytest.raises(InputError, match="never leaves requests waiting on idle GPUs for ever: 2 of 2"):
         replay(Never(), [request(0, 1), request(1, 1)])
 
 

@@ -36,9 +36,7 @@ def test_each_replica_keeps_its_part_of_the_states_and_all_weights_and_gradients
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_gradients_are_scattered_and_weights_gathered_once_an_iteration_however_many_micro_batches(
-    make, name
-):
+def test_gradients_are_scattered_and_weights_gathered_once_however_many_micro_batches(make, name):
     asked = scenario(make)
     for count in (4, 8):
         _, shared = both(name, micro_batches=count)

@@ -17,9 +17,7 @@ def test_defaults_that_do_not_give_the_gpus_are_refused_with_some_that_do(strate
     with pytest.raises(InfeasibleError) as refused:
         sim.run("pixart", strategy, **PIXART)
     words = in_flags(refused.value.message).rpartition("; ")[2].removesuffix(" would do").split()
-    named = {
-        flag[2:].replace("-", "_"): int(value) for flag, value in zip(words[::2], words[1::2], strict=True)
-    }
+    named = {flag[2:].replace("-", "_"): int(of) for flag, of in zip(words[::2], words[1::2], strict=True)}
     assert named
     assert sim.run("pixart", strategy, **PIXART, **named).num_gpus == 8
 

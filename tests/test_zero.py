@@ -87,9 +87,7 @@ def test_by_default_zero2_scatters_half_a_billion_gradients_at_once(scenario):
 
 
 @pytest.mark.parametrize("overlap", ["none", "buckets"])
-def test_zero2_that_shards_over_some_scatters_among_them_and_sums_the_parts_over_the_others(
-    scenario, overlap
-):
+def test_zero2_sharded_over_some_scatters_among_them_and_sums_the_parts_over_the_others(scenario, overlap):
     point = zero(2, shard_size=2, overlap=overlap, bucket_MB=100)
     unit_s = 4 * UNIT_PARAMETERS / WIRE
     # Half of the gradients are scattered; half of each GPU's half is sent and half received to sum it over two.

@@ -37,11 +37,7 @@ def test_weight_parts_wait_for_as_many_micro_batches_as_positions_are_before():
     )
 
 
-@given(
-    degree=degrees,
-    more=counts,
-    times=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 3, 2), (3, 2, 0)]),
-)
+@given(degrees, counts, st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 3, 2), (3, 2, 0)]))
 @settings(max_examples=80)
 def test_the_makespan_is_the_closed_form(make, degree, more, times):
     count = degree + more - 1

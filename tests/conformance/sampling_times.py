@@ -90,9 +90,7 @@ def every_device_holds_its_weights(point):
     parameters = sum(layer.parameters for layer in point.scenario.backbone.layers)
     names = [{buffer.name for buffer in buffers} for buffers in point.plan.resident]
     assert all("weights" in of for of in names)
-    weights = sum(
-        buffer.size_bytes for buffers in point.plan.resident for buffer in buffers if buffer.name == "weights"
-    )
+    weights = sum(of.size_bytes for row in point.plan.resident for of in row if of.name == "weights")
     assert weights >= 2 * parameters * (1 - ROUNDING)
     assert (peak_memory_bytes(point.trace) >= held).all()
 

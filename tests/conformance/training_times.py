@@ -96,9 +96,7 @@ def critical_path_s(point):
                 node, offset_s = writers[tensor]
                 after[device, index].append((node, offset_s + travel_s(point, tensor, node[0], device)))
     earliest_s = {}
-    for node in TopologicalSorter(
-        {node: [n for n, _ in before] for node, before in after.items()}
-    ).static_order():
+    for node in TopologicalSorter({at: [n for n, _ in of] for at, of in after.items()}).static_order():
         earliest_s[node] = max((earliest_s[n] + delay_s for n, delay_s in after[node]), default=0.0)
     return max(earliest_s[node] + duration_s[node] for node in earliest_s)
 

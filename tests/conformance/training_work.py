@@ -242,14 +242,6 @@ def weights_are_gathered_before_every_use_or_else_after_the_step(point):
                 held = [tensor for tensor in op.reads if tensor in written]
                 assert [written[tensor] for tensor in held] == [sizes[op.action.stage]], op
                 users[held[0]].append(op.action)
-        for (
-            actions
-        ) in users.values():  # some are kept from a forward to the backward, none for the next iteration
-            assert len({action.stage for action in actions}) == 1
-            assert "".join(action.kind for action in actions) in (
-                "E",
-                "F",
-                "B",
-                "FB",
-                "E" * len(actions[:-2]) + "FB",
-            )
+        for of in users.values():  # some are kept from a forward to the backward, none for the next iteration
+            assert len({action.stage for action in of}) == 1
+            assert "".join(a.kind for a in of) in ("E", "F", "B", "FB", "E" * len(of[:-2]) + "FB")
