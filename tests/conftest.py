@@ -62,20 +62,12 @@ def make_component(
     kinds = ["none" if not trainable else "input" if i in locked else "full" for i in range(len(forward_s))]
     layers = tuple(
         Layer(
-            block=blocks[i] if blocks else i,
-            name=f"layer{i}",
-            parameters=parameters,
-            backward=kind,
-            conv_flop=0.0,
-            matmul_flop=0.0,
-            attention_flop=0.0,
-            moved_bytes=0.0,
-            kernels=0,
-            output_bytes=output_bytes,
+            block=blocks[i] if blocks else i, name=f"layer{i}", parameters=parameters, backward=kind, conv_flop=0.0,
+            matmul_flop=0.0, attention_flop=0.0, moved_bytes=0.0, kernels=0, output_bytes=output_bytes,
             saved_bytes=saved_bytes if trainable else 0.0,
         )
         for i, kind in enumerate(kinds)
-    )
+    )  # fmt: skip
     times = tuple(
         MeasuredTime(i, batch, fixed_s + batch * forward, fixed_backward_s + batch * backward)
         for i, (forward, backward) in enumerate(zip(forward_s, backward_s, strict=True))
@@ -181,15 +173,9 @@ def make_plan(
 def make():
     """The builders of this file, by what they build."""
     return SimpleNamespace(
-        link=make_link,
-        cluster=make_cluster,
-        component=make_component,
-        model=make_model,
-        scenario=make_scenario,
-        sampling=make_sampling,
-        op=make_op,
-        plan=make_plan,
-    )
+        link=make_link, cluster=make_cluster, component=make_component, model=make_model, scenario=make_scenario,
+        sampling=make_sampling, op=make_op, plan=make_plan,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -131,15 +131,8 @@ def transformer(layers=3):
         Layer(i, f"block{i}", 2 * width**2, "full", 0.0, 1e9, 1e8, 1e6, 3, 1000.0, 5 * LEFT)
         for i in range(layers)
     )
-    small = replace(
-        backbone,
-        inputs=(),
-        layers=own,
-        exchanges=(),
-        kernels=(kernels,) * layers,
-        half_kernels=(),
-        carried_bytes=0.0,
-    )
+    left_out = {"inputs": (), "exchanges": (), "half_kernels": (), "carried_bytes": 0.0}
+    small = replace(backbone, layers=own, kernels=(kernels,) * layers, **left_out)
     return replace(model, components=(small,), anchors=())
 
 

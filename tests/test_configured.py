@@ -21,53 +21,21 @@ from validate.__main__ import main
 
 pytestmark = pytest.mark.slow
 
-UNET = {
-    "_class_name": "UNet2DConditionModel",
-    "sample_size": 32,
-    "block_out_channels": [64, 128, 256],
-    "layers_per_block": 1,
-    "cross_attention_dim": 512,
-    "attention_head_dim": 8,
+UNET = {"_class_name": "UNet2DConditionModel", "sample_size": 32, "block_out_channels": [64, 128, 256]}
+UNET |= {"layers_per_block": 1, "cross_attention_dim": 512, "attention_head_dim": 8}
+UNET |= {
     "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"],
 }
-T5 = {
-    "architectures": ["T5EncoderModel"],
-    "d_model": 256,
-    "d_kv": 32,
-    "d_ff": 512,
-    "num_layers": 3,
-    "num_heads": 8,
-    "vocab_size": 1000,
-}
-PIXART = {
-    "_class_name": "PixArtTransformer2DModel",
-    "sample_size": 64,
-    "num_layers": 3,
-    "num_attention_heads": 4,
-    "attention_head_dim": 32,
-    "in_channels": 4,
-    "out_channels": 8,
-    "cross_attention_dim": 128,
-    "caption_channels": 256,
-}
-SD3 = {
-    "_class_name": "SD3Transformer2DModel",
-    "sample_size": 64,
-    "num_layers": 3,
-    "num_attention_heads": 4,
-    "attention_head_dim": 32,
-    "joint_attention_dim": 256,
-    "caption_projection_dim": 128,
-    "pooled_projection_dim": 64,
-}
-CLIP = {
-    "architectures": ["CLIPTextModel"],
-    "hidden_size": 128,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 3,
-}
-CLIP |= {"intermediate_size": 256, "max_position_embeddings": 77, "vocab_size": 1000}
+T5 = {"architectures": ["T5EncoderModel"], "d_model": 256, "d_kv": 32, "d_ff": 512}
+T5 |= {"num_layers": 3, "num_heads": 8, "vocab_size": 1000}
+HEADS = {"num_layers": 3, "num_attention_heads": 4, "attention_head_dim": 32, "sample_size": 64}
+PIXART = {"_class_name": "PixArtTransformer2DModel", "in_channels": 4, "out_channels": 8} | HEADS
+PIXART |= {"cross_attention_dim": 128, "caption_channels": 256}
+SD3 = {"_class_name": "SD3Transformer2DModel", "joint_attention_dim": 256} | HEADS
+SD3 |= {"caption_projection_dim": 128, "pooled_projection_dim": 64}
+CLIP = {"architectures": ["CLIPTextModel"], "hidden_size": 128, "num_attention_heads": 4}
+CLIP |= {"num_hidden_layers": 3, "intermediate_size": 256, "max_position_embeddings": 77, "vocab_size": 1000}
 VAE = {
     "_class_name": "AutoencoderKL",
     "latent_channels": 4,
@@ -157,13 +125,14 @@ CLASSES = {
     | {"num_cross_attention_heads": 2, "cross_attention_head_dim": 32, "cross_attention_dim": 64}
     | {"caption_channels": 48, "guidance_embeds": True},
 }  # fmt: skip
-LLAMA = {
-    "architectures": ["LlamaModel"],
+LLAMA = {"architectures": ["LlamaModel"], "num_attention_heads": 4, "num_key_value_heads": 2}
+LLAMA |= {
     "hidden_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 256,
+    "vocab_size": 1000,
+    "head_dim": 32,
 }
-LLAMA |= {"num_hidden_layers": 2, "intermediate_size": 256, "vocab_size": 1000, "head_dim": 32}
 
 
 def configured(name):

@@ -16,13 +16,7 @@ from profiles.machines.laws import Rates
 from profiles.software.recipes import RECIPES
 from profiles.software.stacks import load_stack
 
-RATES = Rates(
-    conv_flop_per_s=100e12,
-    matmul_flop_per_s=200e12,
-    attention_flop_per_s=50e12,
-    memory_bytes_per_s=1e12,
-    kernel_s=10e-6,
-)
+RATES = Rates(100e12, 200e12, 50e12, 1e12, 10e-6)  # convolutions, products, attention, memory; a kernel
 DEVICE = Device("made", "made by a test", 80e9, RATES)
 IDEAL = Device("ideal", "made by a test", None, None)
 

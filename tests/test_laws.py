@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from profiles.machines.devices import device_names, load_device
 from profiles.machines.laws import MEMORY_KINDS, PARTS, WIDE_CHANNELS, Laws, Rates, Traffic, padded
 
-RATES = Rates(
-    conv_flop_per_s=50e12,
-    matmul_flop_per_s=100e12,
-    attention_flop_per_s=80e12,
-    memory_bytes_per_s=1e12,
-    kernel_s=5e-6,
-)
+RATES = Rates(50e12, 100e12, 80e12, 1e12, 5e-6)  # convolutions, products, attention, memory; a kernel
 LAWS = Laws.of_rates(RATES)
 OWN = [name for name in device_names() if load_device(name).own_laws is not None]
 SIZES = st.integers(1, 10**6)

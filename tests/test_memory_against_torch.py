@@ -143,11 +143,8 @@ class Wrapped:
     def kept_bytes(self):
         found = [leaf for mode in self.modes for leaf in tree_leaves([*mode.storage.values()])]
         tensors = {getattr(one, "val", one) for one in found}
-        storages = {
-            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-            for t in tensors
-            if isinstance(t, torch.Tensor)
-        }
+        kept = [of.untyped_storage() for of in tensors if isinstance(of, torch.Tensor)]
+        storages = {of.data_ptr(): of.nbytes() for of in kept}
         return sum(storages.values())
 
 

@@ -25,13 +25,8 @@ def cards(make):
     """A function that gives a node of cards with ports of 1 GB/s."""
 
     def cards(switch_size, *, host=1e9, switch=1e9, count=8, efficiency=((1.0, 1.0),), max_nodes=1):
-        link = make.link(
-            "pcie",
-            1e9,
-            switch_size=switch_size,
-            switch_bandwidth_bytes_per_s=switch,
-            host_bandwidth_bytes_per_s=host,
-        )
+        above = {"switch_bandwidth_bytes_per_s": switch, "host_bandwidth_bytes_per_s": host}
+        link = make.link("pcie", 1e9, switch_size=switch_size, **above)
         outer = make.link("nic", 1e9) if max_nodes > 1 else None
         cluster = make.cluster(link, outer, devices_per_node=count, max_nodes=max_nodes)
         curves = tuple((operation, efficiency) for operation in OPERATIONS)

@@ -231,12 +231,10 @@ def test_a_scenario_of_other_frames_or_of_adapters_refuses_others_again_by_their
             scenario.under(replace(scenario.workload, **other))
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, replace, lambda s: pickle.loads(pickle.dumps(s))]
-)
-def test_a_copy_is_equal_and_remembers_nothing(warm, copied):
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, replace, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_copy_is_equal_and_remembers_nothing(warm, way):
     for scenario, _, _ in warm.values():
-        found = copied(scenario)
+        found = way(scenario)
         assert found == scenario
         assert set(vars(found)) == {*SCENE, "costs"}
         assert found.costs is not scenario.costs

@@ -81,15 +81,8 @@ def nodes(make):
 
 
 def pcie(make):
-    link = make.link(
-        "pcie",
-        5e5,
-        0.01,
-        0.01,
-        switch_size=2,
-        switch_bandwidth_bytes_per_s=4e5,
-        host_bandwidth_bytes_per_s=3e5,
-    )
+    above = {"switch_bandwidth_bytes_per_s": 4e5, "host_bandwidth_bytes_per_s": 3e5}
+    link = make.link("pcie", 5e5, 0.01, 0.01, switch_size=2, **above)
     return make.cluster(link, devices_per_node=8, slowdown=1.2)
 
 

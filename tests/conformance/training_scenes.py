@@ -118,15 +118,8 @@ def nodes(make):
 
 
 def pcie(make):
-    link = make.link(
-        "pcie",
-        5e7,
-        0.01,
-        0.01,
-        switch_size=2,
-        switch_bandwidth_bytes_per_s=4e7,
-        host_bandwidth_bytes_per_s=3e7,
-    )
+    above = {"switch_bandwidth_bytes_per_s": 4e7, "host_bandwidth_bytes_per_s": 3e7}
+    link = make.link("pcie", 5e7, 0.01, 0.01, switch_size=2, **above)
     return make.cluster(link, devices_per_node=8, slowdown=1.2, memory_bytes_per_s=1e9)
 
 
