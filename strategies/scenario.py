@@ -251,11 +251,9 @@ class Scenario(Scene[TrainingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        model, workload, device = (
-            model_of_task(Same(self.model), self.task),
-            self.workload,
-            self.cluster.device,
-        )
+        model = model_of_task(Same(self.model), self.task)
+        workload = self.workload
+        device = self.cluster.device
         if workload.text_tokens is not None:
             model = with_text(model, workload.text_tokens)
         if workload.frames is not None:

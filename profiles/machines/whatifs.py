@@ -65,11 +65,9 @@ def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
 
 def _idle_nodes(cluster: Cluster, gpus: int) -> Iterator[str]:
     """A note on nodes that stay empty, and how to spread so many GPUs over all of them."""
-    words, nodes, filled = (
-        dict(cluster.changes).get("nodes"),
-        cluster.max_nodes,
-        -(-gpus // cluster.devices_per_node),
-    )
+    words = dict(cluster.changes).get("nodes")
+    nodes = cluster.max_nodes
+    filled = -(-gpus // cluster.devices_per_node)
     if words is None or gpus == 1 or filled >= nodes:
         return
     each, left = divmod(gpus, nodes)

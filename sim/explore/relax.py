@@ -207,9 +207,7 @@ def _options(question: Question) -> Iterator[Change]:
             yield Change(("weights",), {"trainable": f"lora:{RANK}"})
     else:
         if scenario.workload.encoders == "resident" and scenario.encoders:
-            run = (
-                {} if scenario.included(scenario.encoders) else {"include": ALL}
-            )  # else they never come and go
+            run = {} if scenario.included(scenario.encoders) else {"include": ALL}  # else they never come
             yield Change(("encoders",), {**run, "encoders": "offloaded"})
         if not scenario.workload.swapped:
             blocks = len({layer.block for layer in scenario.backbone.layers})

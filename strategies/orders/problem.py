@@ -172,11 +172,9 @@ def _walks(problem: Problem, lanes: Sequence[Lane]) -> Iterator[Sequence[Lane]]:
 
 def _before_s(problem: Problem, walked: Sequence[Lane], lags_s: Sequence[float]) -> list[list[float]]:
     """For each lane of a walk, with the lag before it, and each micro-batch the least seconds before it."""
-    count, limits, half = (
-        len(problem.chains[walked[0].chain].micro_batches),
-        limits_of(problem),
-        len(walked) // 2,
-    )
+    count = len(problem.chains[walked[0].chain].micro_batches)
+    limits = limits_of(problem)
+    half = len(walked) // 2
     rows = [[0.0] * count for _ in walked]
     # micro-batches by which the first half may lead the other pass of the same stage: one more waits for it
     leads = [limits[lane.stage] if place < half else count for place, lane in enumerate(walked)]

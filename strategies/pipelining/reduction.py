@@ -82,9 +82,7 @@ def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int])
     for stage, tensor in zip(stages, ready, strict=True):
         builder.rows[builder.stages[stage].position].draft(lasts[stage]).writes.append(tensor)
     size = builder.layout.summed_parameters[stages[0]] * builder.scenario.workload.recipe.gradient_bytes
-    done, operation = (
-        builder.tensor("reduced", stages[0], 0, 0.0),
-        SCATTER if builder.shape.sharded else REDUCE,
-    )
+    done = builder.tensor("reduced", stages[0], 0, 0.0)
+    operation = SCATTER if builder.shape.sharded else REDUCE
     builder.collectives.append(Collective(operation, positions, size, positions, tuple(ready), (done,)))
     return [done]

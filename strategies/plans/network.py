@@ -96,9 +96,8 @@ class Network:
         group = self._group(collective)
         law = collective_law(placement.cluster, collective.operation, group)
         if collective.subgroup and collective.group and group.num_nodes > 1:
-            beside = (
-                self._group_of(*collective.group).members // group.members
-            )  # which share the nodes' ports
+            whole = self._group_of(*collective.group)
+            beside = whole.members // group.members  # which share the nodes' ports
             law = replace(law, node_port_s_per_byte=law.node_port_s_per_byte * beside)
         time = law.time(collective.size_bytes, collective.calls)
         ports: dict[int, float] = {}

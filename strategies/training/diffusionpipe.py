@@ -82,10 +82,8 @@ class DiffusionPipe(DepthFirstPipeline):
             return None
         layout, partial = self.layout(scenario), self.fill == "partial"
         busy = [trace.busy(position) for position in range(trace.plan.num_devices)]
-        bubbles, chains = (
-            find_bubbles(busy, trace.end_s),
-            frozen_chains(scenario, _input_wire_s_per_byte(layout)),
-        )
+        bubbles = find_bubbles(busy, trace.end_s)
+        chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
         degree, replicas = layout.shape.degree, layout.replicas
         layers = fill_bubbles(bubbles, chains, layout.group_batch, degree, replicas, partial=partial)
         return Filling(layers, trace.starts)

@@ -198,11 +198,9 @@ def report_efficiencies(options: Namespace) -> None:
         place = row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]
         seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * ratio))
         lines.append([*place, *seconds, f"{100 * (ratio - 1):+.1f} %", kind])
-    title, words, text = (
-        f"{CLUSTER}: published and predicted",
-        ("figure", "method", "fitted"),
-        link_text(cluster),
-    )
+    title = f"{CLUSTER}: published and predicted"
+    words = ("figure", "method", "fitted")
+    text = link_text(cluster)
     kinds = (f"{kind}: {len(pairs)} rows, {Errors.of(pairs)}" for kind, pairs in errors.items())
     show(120, table(title, LINK_COLUMNS, lines, left=words), *text.splitlines(), *kinds)
     if options.output:
