@@ -140,7 +140,10 @@ class Cluster:
         """Refuse more GPUs than there are."""
         if num_gpus > self.max_devices:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
-            raise wrong("gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}")
+            shipped = map(load_cluster, cluster_names() if self.name in cluster_names() else ())
+            like = [of.name for of in shipped if of.device == self.device and of.max_devices >= num_gpus]
+            more = f"; {' or '.join(like)} has more of them" if like else ""
+            raise wrong("gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}{more}")
 
     def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> "Cluster":
         """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.
