@@ -118,5 +118,5 @@ def test_a_cluster_is_named_once_and_prices_compare_several():
 
 
 def test_clusters_of_the_same_gpus_that_have_enough_are_named():
-    with pytest.raises(sim.InputError, match="gpus is 64, .* = 8; h100-ib or p5 has more of them"):
+    with pytest.raises(sim.InputError, match=r"gpus is 64, .* = 8; h100-ib or p5 has more of them"):
         sim.sweep("sd21", "h100-nvlink-8", 64)
