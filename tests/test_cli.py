@@ -510,7 +510,8 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")
     assert (code, out) == (130, "")
     wrote, may, stored, interrupted = err.splitlines()
-    told = re.search(r"what is known of (\d+) points so far to rows-incomplete\.csv: (.*)", wrote)
+    known = r"sim: wrote what is known of (\d+) points so far to rows-incomplete\.csv: (.*)"
+    told = re.fullmatch(known, wrote)
     counts = [int(number) for number in re.findall(r"\d+", told[2])]
     assert sum(counts) == int(told[1])  # simulated, bounded, infeasible, and not looked at: not all is known
     assert "simulated" in told[2]

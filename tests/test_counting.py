@@ -212,13 +212,15 @@ def test_a_module_is_a_model_that_runs():
 def test_a_configuration_is_the_backbone_of_the_shipped_model(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(CONFIGS["pixart_transformer"]))
-    with pytest.warns(DiffusimNote, match="counted as model pixarttransformer2dmodel, a backbone"):
+    said = "config.json is counted as model pixarttransformer2dmodel, a backbone"
+    with pytest.warns(DiffusimNote, match=said):
         result = sim.run(str(file), "ddp", gpus=2, batch_size=2)
     (backbone,) = result.source.scenario.model.components
     (theirs,) = (of for of in sim.load_model("pixart").components if of.trainable)
     assert (backbone.layers, backbone.kernels) == (theirs.layers, theirs.kernels)
     file.write_text(json.dumps(CONFIGS["wan_transformer"] | {"sample_size": 64}))
-    with refused(r"makes videos; give the latent's --frames: `sim measure count --config .* --output DIR`"):
+    said = r"makes videos; give the latent's --frames: `sim measure count --config .* --output DIR` takes it"
+    with refused(said):
         sim.run(str(file), "ddp", gpus=2)
     file.write_text(json.dumps(CONFIGS["pixart_transformer"]))
     launch = sim.launch(result)

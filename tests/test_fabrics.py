@@ -105,7 +105,7 @@ def test_connections_bound_what_an_operation_reaches_of_a_port(operation, flows,
 @pytest.mark.parametrize(
     ("positions", "stride", "reached"), [(4, 1, 0.8), (8, 1, 0.1), (2, 1, 0.8), (2, 4, 0.4), (4, 2, 0.2)]
 )
-def test_all_to_all_over_cards_of_two_sockets_reaches_what_the_way_between_lets(positions, stride, reached):
+def test_all_to_all_over_two_sockets_reaches_what_the_way_between_lets_through(positions, stride, reached):
     """Four cards lie under a socket: neighbours share one, and those further apart do not."""
     link = Link("pcie", INSIDE, 0.0, 0.0, 8, INSIDE, INSIDE, socket_size=4)
     efficiency = tuple((name, ((1.0, 0.8),)) for name in OPERATIONS)

@@ -128,4 +128,5 @@ def test_quiet_leaves_nothing_on_stderr_but_errors(tell):
     assert loud[:2] == quiet[:2]
     assert "sim: note: strategy dp is ddp\n" in loud[2]
     assert quiet[2] == ""
-    assert tell("run", "--model", "nope", "--strategy", "ddp", "--quiet")[2].startswith("sim: error: unknown")
+    refused = tell("run", "--model", "nope", "--strategy", "ddp", "--quiet")
+    assert refused[2].startswith("sim: error: unknown model")

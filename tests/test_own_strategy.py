@@ -61,7 +61,8 @@ def test_an_order_that_can_never_be_carried_out_is_named_with_its_parameters_by_
             row[::-1] for row in one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
         )
 
-    with pytest.raises(DeadlockError, match=r"^pairs, pipeline_degree \d+, micro_batches \d+.*: deadlock"):
+    said = r"^pairs, pipeline_degree \d+, micro_batches \d+.*: deadlock: device"
+    with pytest.raises(DeadlockError, match=said):
         sim.sweep("sd21", strategy=written(order=backwards_first), workers=1, **SMALL)
 
 

@@ -122,5 +122,6 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     assert simulated(sweep)
     assert sweep.best_point() is None
     print_sweep(sweep)
-    assert "none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "best: none; every point that fits leaves seams, which is not recommended" in out
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None

@@ -164,7 +164,8 @@ def test_predictions_one_after_the_other_are_two_steps_without_guidance(make, na
 
 def test_patches_that_read_the_step_before_refuse_predictions_one_after_the_other(make):
     for name in ("distrifusion", "pipefusion"):
-        with refused("guidance is sequential: displaced patches would read the step's", InfeasibleError):
+        said = "guidance is sequential: displaced patches would read the step's other"
+        with refused(said, InfeasibleError):
             replayed(make, name, 4, steps=4, guidance="sequential")
 
 
@@ -207,7 +208,8 @@ def test_padded_heads_cost_the_fullest_device(make):
     assert padded.end_s - ring.end_s == pytest.approx(LAYERS * ATTENTION_S / 3 * (9 / 8 - 1))
     even = 4 * 2 / 9 * 3 * HIDDEN_BYTES * LAYERS
     assert padded.collective_bytes - output_gather_bytes(3, 1) == pytest.approx(9 / 8 * even)
-    with refused("8 heads, ulysses 5: 2 heads of padding, must be fewer than the 2", InfeasibleError):
+    said = "8 heads, ulysses 5: 2 heads of padding, must be fewer than the 2 of a GPU"
+    with refused(said, InfeasibleError):
         replayed(make, "ulysses", 5, heads="padded")
 
 

@@ -320,7 +320,8 @@ def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
         def divide(self, queue, free, fleet):
             return []
 
-    with pytest.raises(InputError, match="never leaves requests waiting on idle GPUs for ever: 2 of 2"):
+    said = "policy never leaves requests waiting on idle GPUs for ever: 2 of 2"
+    with pytest.raises(InputError, match=said):
         replay(Never(), [request(0, 1), request(1, 1)])
 
 

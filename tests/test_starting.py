@@ -127,5 +127,6 @@ def test_nothing_is_written_over(tmp_path, tell):
 def test_a_point_that_fits_only_by_what_a_runtime_does_not_set_is_refused():
     fitting = sim.run("sd21", "ddp", gpus=2, batch_size=8, offload="optimizer", memory="16GiB")
     assert fitting.fits_memory
-    with pytest.raises(InputError, match=r"^offload is optimizer, but accelerate does not set it"):
+    said = r"^offload is optimizer, but accelerate does not set it, and without it ddp"
+    with pytest.raises(InputError, match=said):
         sim.launch(fitting)
