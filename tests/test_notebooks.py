@@ -37,14 +37,15 @@ def test_a_notebook_is_short_and_committed_without_outputs(path):
 
 @EVERY
 def test_a_notebook_calls_what_the_packages_define(path):
-    """The notebook on calibration measures into a folder of its own, that on serving has a policy of its own."""
+    """That on what-ifs turns a run, that on calibration measures into a folder, that on serving has its own policy."""
     defined = [node.name for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    assert defined == (["HopefulFirst", "start"] if path.stem.startswith("06") else [])
+    assert defined == {"05": ["turn"], "06": ["HopefulFirst", "start"]}.get(path.stem[:2], [])
     imports = [name.name for node in nodes_of(path) if isinstance(node, ast.Import) for name in node.names]
     assert "sim" in imports
     rooms = {node.module.split(".")[0] for node in nodes_of(path) if isinstance(node, ast.ImportFrom)}
     more = {
         "04": {"profiles", "validate", "torch", "pathlib", "tempfile"},
+        "05": {"ipywidgets"},
         "06": {"strategies", "dataclasses", "pathlib", "tempfile"},
     }
     assert {*imports, *rooms} <= {"sim", "pandas"} | more.get(path.stem[:2], set())

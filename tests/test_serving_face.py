@@ -56,8 +56,12 @@ FEW = {"model": "flux-dev", "cluster": "h100-nvlink-8", "resolution": 512, "step
     ("question", "options", "strategies"),
     [
         (WAN, {"runtime": "sglang"}, {"single", "ulysses"}),  # two predictions one after the other
-        (WAN, {"guidance": "parallel"}, {"ulysses", "ring"}),  # which one GPU cannot make
-        (FEW, {}, {"single", "tensor", "ring", "ulysses"}),  # a faster sync-patch is run by nothing
+        (WAN, {"guidance": "parallel"}, {"ulysses", "allgather-kv"}),  # which one GPU cannot make
+        (
+            FEW,
+            {},
+            {"single", "tensor", "ring", "ulysses", "allgather-kv"},
+        ),  # a faster sync-patch is run by nothing
     ],
 )
 def test_replicas_are_what_a_runtime_starts(question, options, strategies):

@@ -231,6 +231,9 @@ def _usual(source: Source) -> set[str]:
     usual["stack"] = scenario.stack_name == (DEFAULT_STACK if trains else SERVED)
     if trains:
         usual["batch_size"] = workload.batch_size == model.samples_per_gpu * workload.num_gpus
+        usual["resolution"] = not model.resized_from
+        shares = {model.components[i].self_conditioning for i in model.backbones}
+        usual["self_conditioning"] = workload.self_conditioning in (None, *shares)
     else:
         usual["guidance"] = workload.guidance == model.guidance
         usual["resolution"] = (workload.height, workload.width) == (model.height, model.width)
