@@ -273,7 +273,7 @@ def sweep(
         executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
         store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: called with the stage, the points that are done and the points in all.
-        price: of several clusters, dollars of a GPU-hour, or a TOML file with lines such as ``l20-pcie-8 = 0.9``.
+        price: dollars of a GPU-hour, or a TOML file with lines such as ``l20-pcie-8 = 0.9``; gives ``Clusters``.
         options: of the scenario, and parameters to hold fixed.
 
     Raises:
@@ -291,7 +291,9 @@ def sweep(
             run_sweep(one, report, workers, executor, answers)
         with_views(one)
     first = started.scalings[0]
-    return started if len(started.scalings) > 1 else first if several else first.sweeps[0]
+    return (
+        started if len(started.scalings) > 1 or price is not None else first if several else first.sweeps[0]
+    )
 
 
 def start_clusters(
@@ -307,8 +309,6 @@ def start_clusters(
     names = [scaling.sweeps[0].scenario.cluster_name for scaling in scalings]
     if len(set(names)) < len(names):
         raise wrong("cluster", f"is {','.join(names)}, must name each once")
-    if price is not None and len(names) == 1:
-        raise wrong("price", "is given, but `cluster` names one, must name several")
     return Clusters(scalings, prices_of(price, names))
 
 

@@ -110,11 +110,14 @@ def test_of_several_clusters_each_has_the_best_of_its_sweep_and_prices_name_the_
     assert "not on t4-pcie-8: out of memory" in said and "on l20-pcie-8: sim launch --model flux-dev" in said
 
 
-def test_a_cluster_is_named_once_and_prices_compare_several():
+def test_a_cluster_is_named_once_and_a_price_alone_is_told(capsys):
     with pytest.raises(InputError, match="cluster is l20-pcie-8,l20-pcie-8, must name each once"):
         sim.sweep("sd21", "l20-pcie-8,l20-pcie-8")
-    with pytest.raises(InputError, match="price is given, but cluster names one, must name several"):
-        sim.sweep("sd21", "l20-pcie-8", price=2)
+    assert main(["sweep", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--price", "36"]) == 0
+    each_s = sim.sweep("sd21", gpus=2, strategy="ddp").best.gpu_s_per_sample
+    assert f"${each_s * 10:,.2f} per 1,000 samples" in " ".join(
+        capsys.readouterr().out.replace("│", "").split()
+    )
 
 
 def test_clusters_of_the_same_gpus_that_have_enough_are_named():

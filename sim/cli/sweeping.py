@@ -26,7 +26,7 @@ from sim.outcomes.contents import content_of
 from sim.outcomes.tasks import TASKS
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
-from sim.report.numbers import milliseconds
+from sim.report.numbers import milliseconds, sample_words
 from sim.report.views import Clusters, Scaling, Sweep
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add("--store", type=file_flag, metavar="FILE", help=words)
     every = "simulate every point that may fit, not only what may be best"
     add("--exhaustive", action="store_true", help=every)
-    price = "of several clusters: dollars of a GPU-hour, or a TOML file with lines such as l20-pcie-8 = 0.9"
+    price = "dollars of a GPU-hour, or a TOML file with lines such as l20-pcie-8 = 0.9"
     add("--price", metavar="DOLLARS", help=price)
     add("--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address")
     add("--plot", type=file_flag, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)")
@@ -158,8 +158,8 @@ def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     from sim.report.blocks import print_blocks
 
     answer, chosen = clusters.leading, clusters.leading.chosen
-    remarks = (words(options, chosen) for words in (_task_words, _steps_words, _batch_words))
-    remark = "; ".join(filter(None, remarks))
+    remarks = [words(options, chosen) for words in (_task_words, _steps_words, _batch_words)]
+    remark = "; ".join(filter(None, [*remarks, _price_words(clusters)]))
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
         _draw(options, answer, remark)
@@ -200,6 +200,14 @@ def _draw(options: argparse.Namespace, answer: Scaling, remark: str) -> None:
 
         write_sweep_report(answer.sweeps, options.report, options.line, remark)
         note(f"wrote {options.report}")
+
+
+def _price_words(clusters: Clusters) -> str:
+    """Return a remark on the dollars of samples on the only cluster; empty without a price."""
+    dollars = [clusters.dollars_per_1000(knee) for knee, _ in clusters.ranked()]
+    if len(clusters.scalings) > 1 or not any(dollars):
+        return ""
+    return f"${dollars[0]:,.2f} per 1,000 {sample_words(clusters.leading.chosen.scenario)[1]}"
 
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
