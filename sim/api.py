@@ -261,8 +261,7 @@ def sweep(
         gpus: GPUs in all; by default one node. Of several, such as ``[8, 16, 32]``, a ``Scaling`` knows the knee.
         strategy: names or classes of strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
-        objective: ``throughput``, ``latency``, ``memory``, ``pareto`` or ``cost``; by default the first, of sampling
-            the second.
+        objective: ``throughput`` (the default), ``latency`` (that of sampling), ``memory``, ``pareto`` or ``cost``.
         stack: as of ``run``.
         measured: the number of ``measured_run``, where that holds none.
         measured_run: as of ``run``.
@@ -290,10 +289,9 @@ def sweep(
         with open_store(store, one) as answers:
             run_sweep(one, report, workers, executor, answers)
         with_views(one)
-    first = started.scalings[0]
-    return (
-        started if len(started.scalings) > 1 or price is not None else first if several else first.sweeps[0]
-    )
+    if len(started.scalings) > 1 or price is not None:
+        return started
+    return started.scalings[0] if several else started.scalings[0].sweeps[0]
 
 
 def start_clusters(
