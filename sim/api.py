@@ -212,6 +212,10 @@ def balance(
 
 
 @overload
+def sweep(model: Any, cluster: Any = None, gpus: Any = None, *, price: Any, **options: Any) -> Clusters: ...  # noqa: ANN401
+
+
+@overload
 def sweep(
     model: str | Model | AnyScenario, cluster: str | Cluster | None = None, gpus: int | None = None, *,
     strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,

@@ -50,12 +50,32 @@ def test_larger_batches_of_fast_shapes_keep_the_shares_of_samples_and_the_slowes
     assert way.iteration_s == pytest.approx(alone.iteration_s * (1 - videos) + slow_s * videos, rel=1e-12)
 
 
+def test_larger_batches_are_no_larger_than_memory():
+    small = VIDEOS | {"model": "wan2.1-1.3b", "memory": "32GiB", "gpus": 8}
+    found = sim.balance(**small, shapes="images-and-videos")
+    way = next(way for way in found.ways if way.name == "larger batches")
+    batch = int(way.does.split(" of ")[1].split(",")[0])
+    fits, not_any_more = (
+        sim.run(**small, batch_size=8 * of, resolution="832x480", frames=1) for of in (batch, batch * 9 // 8)
+    )
+    assert fits.fits_memory
+    assert not not_any_more.fits_memory
+
+
 def test_packed_samples_fill_ranks_as_worked_out_by_hand():
     assert packed_s([3.0], [1], [1.0], ranks=4, samples=4) == 3.0
     assert packed_s([3.0], [1], [1.0], ranks=4, samples=5) == 6.0  # one rank gets two
     assert packed_s([3.0], [2], [1.0], ranks=4, samples=4) == 6.0  # two teams of two, two samples each
-    half = packed_s([1.0, 3.0], [1, 1], [0.5, 0.5], ranks=1, samples=200)
-    assert half == pytest.approx(400, rel=0.02)  # one rank gets all, whatever is drawn
+    assert 19.0 <= packed_s([1.0, 10.0], [1, 1], [0.9, 0.1], ranks=4, samples=40) < 20.0  # of a mean of 19
+    one_rank = packed_s([1.0, 3.0], [1, 1], [0.5, 0.5], ranks=1, samples=7)
+    assert one_rank == pytest.approx(14)  # it gets all, whatever is drawn
+
+
+def test_one_rank_waits_for_nobody_however_samples_are_given_to_it():
+    found = sim.balance(**VIDEOS | {"model": "wan2.1-1.3b"}, gpus=1, shapes="video-lengths")
+    ways = {way.name: way for way in found.ways}
+    assert {round(way.waiting, 12) for way in found.ways} == {0.0}
+    assert ways["packed"].samples_per_s == pytest.approx(ways["random"].samples_per_s, rel=1e-12)
 
 
 def test_a_mixture_of_lengths_makes_ranks_wait_39_percent_and_dividing_long_samples_halves_that():

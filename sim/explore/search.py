@@ -151,13 +151,22 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
         report("simulating", done, done + len(waiting))
-    choice = choose(points, sweep.scenario, sweep.objective)
-    if choice is not None:  # others can neither be it nor tie
-        worst, runs = SLACK * choice.best.score(sweep.objective), starters(choice.best, sweep.scenario)
-        near = [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
-        points = near if runs else [*near, *(of for of in points if starters(of, sweep.scenario))]
+    points = _may_tie(sweep, points)
     while (chosen := contender(points, sweep.scenario, sweep.objective)) is not None:
         simulate(chosen)
+
+
+def _may_tie(sweep: Sweep, points: list[Point]) -> list[Point]:
+    """Return the points that can still be the choice, or tie with it."""
+    if (choice := choose(points, sweep.scenario, sweep.objective)) is None:
+        return points
+    worst, runs = SLACK * choice.best.score(sweep.objective), starters(choice.best, sweep.scenario)
+
+    def may(point: Point) -> bool:
+        near = point.result is not None or point.least_score(sweep.objective) <= worst
+        return near or (not runs and bool(starters(point, sweep.scenario)))
+
+    return list(filter(may, points))
 
 
 def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:

@@ -312,12 +312,13 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
-
-        def own(keys: str) -> dict[str, Any]:
-            return {key: getattr(self, key) for key in keys.split()}
-
         row = {
-            **own("task model cluster stack num_gpus strategy"),
+            "task": self.task,
+            "model": self.model,
+            "cluster": self.cluster,
+            "stack": self.stack,
+            "num_gpus": self.num_gpus,
+            "strategy": self.strategy,
             "parameters": dict(self.parameters),
             "batch_size": self.batch_size,
             **self.asked,
@@ -325,10 +326,20 @@ class Result:
             **self.times,
             **self.bands,
             **self.phases,
-            **own("samples_per_s gpu_s_per_sample bubble_ratio exposed_communication_s collective_s"),
-            **own("p2p_bytes collective_bytes peak_memory_bytes"),
-            **own("reserved_bytes_low reserved_bytes reserved_bytes_high fits_memory"),
-            **own("provenance compute_factor"),
+            "samples_per_s": self.samples_per_s,
+            "gpu_s_per_sample": self.gpu_s_per_sample,
+            "bubble_ratio": self.bubble_ratio,
+            "exposed_communication_s": self.exposed_communication_s,
+            "collective_s": self.collective_s,
+            "p2p_bytes": self.p2p_bytes,
+            "collective_bytes": self.collective_bytes,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "reserved_bytes_low": self.reserved_bytes_low,
+            "reserved_bytes": self.reserved_bytes,
+            "reserved_bytes_high": self.reserved_bytes_high,
+            "fits_memory": self.fits_memory,
+            "provenance": self.provenance,
+            "compute_factor": self.compute_factor,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
             "seamless": self.seamless,
             **({"inputs": dict(self.inputs)} if self.inputs else {}),
