@@ -73,6 +73,10 @@ def recompute(module: nn.Module, kind: str) -> None:
 
 
 def loss_of(output: object) -> Tensor:
-    """Return the mean squared difference of a prediction from noise."""
-    losses = [mse_loss(one.float(), torch.randn_like(one, dtype=torch.float32)) for one in tensors(output)]
+    """Return the mean squared difference of a prediction from noise, the same at each step."""
+    losses = []
+    for one in tensors(output):
+        draws = torch.Generator(one.device).manual_seed(0)
+        noise = torch.randn(one.shape, generator=draws, device=one.device)
+        losses.append(mse_loss(one.float(), noise))
     return torch.stack(losses).mean()
