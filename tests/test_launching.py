@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from contextlib import suppress
 from dataclasses import fields
+from inspect import signature
 from itertools import product
 from string import Template
 
@@ -67,15 +68,6 @@ def test_what_a_runtime_cannot_run_is_refused_with_its_rule(runtime, case, reaso
     refusal = find_runtime(runtime).refusal(case)
     assert refusal.startswith(f"{runtime} ({find_runtime(runtime).version}) does not run it: ")
     assert re.search(reason, unmarked(refusal)), refusal
-
-
-def test_flux_schnell_starts_where_flux_dev_does_but_in_the_runner_that_registers_dev_alone():
-    knowing = {
-        model: {name for name, one in all_runtimes().items() if one.models and model in one.models}
-        for model in ("flux-dev", "flux-schnell")
-    }
-    assert knowing["flux-dev"] - knowing["flux-schnell"] == {"xdit", "diffusion-pipe"}
-    assert "flux_schnell" in sim.launch(**IB | TITAN | {"model": "flux-schnell"}, runtime="torchtitan").text
 
 
 @pytest.mark.parametrize(("model", "network"), [("sd21", "unet"), ("mochi", "transformer")])
@@ -154,8 +146,10 @@ CONTEXTS |= {"context_degree": 4, "shard_size": 2, "frozen": "cached", "checkpoi
         }),
         ("sglang", {**FLUX, **USP}, {
             "--num-gpus": "8", "--sp-degree": "8", "--ulysses-degree": "4", "--ring-degree": "2",
-            "--dit-layerwise-offload": None,
+            "--dit-layerwise-offload": None, "--image-path": None, "--kv-gather-degree": None,
         }),
+        ("sglang", {**FLUX, "strategy": "allgather-kv", "gpus": 4}, {"--kv-gather-degree": "4", "--sp-degree": "4"}),
+        ("sglang", WAN | {"model": "wan2.2-i2v-a14b"}, {"--image-path": "input.png"}),
         ("sglang", WAN | {"offload": "layers:10"}, {
             "--dit-layerwise-offload": "true", "--dit-layerwise-resident-layers": "20",
         }),
@@ -172,6 +166,7 @@ CONTEXTS |= {"context_degree": 4, "shard_size": 2, "frozen": "cached", "checkpoi
             "--parallelism.data_parallel_shard_degree": "8", "--training.local_batch_size": "2",
             "--dataloader.img_size": "1024",
         }),
+        ("torchtitan", IB | TITAN | {"model": "flux-schnell"}, {"--config": "flux_schnell"}),
         ("fastvideo-train", CONTEXTS, {
             "--sp-size": "4", "--hsdp-replicate-dim": "8", "--hsdp-shard-dim": "8", "--train-batch-size": "2",
             "--num-latent-t": "21", "--enable-gradient-checkpointing-type": "full", "--data-path": "$DATA_PATH",
@@ -183,11 +178,15 @@ def test_a_command_line_has_the_flags_of_its_point(runtime, asked, flags):
     assert {flag: printed.get(flag) for flag in flags} == flags
 
 
-def distri_config(text):
-    """The arguments of DistriConfig in some code."""
+def given_to(name, text):
+    """The arguments of the only call of a name in some code."""
     calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-    (made,) = (node for node in calls if getattr(node.func, "id", "") == "DistriConfig")
-    return {item.arg: ast.literal_eval(item.value) for item in made.keywords}
+    (made,) = (node for node in calls if getattr(node.func, "id", "") == name)
+    return {item.arg: item.value for item in made.keywords}
+
+
+def distri_config(text):
+    return {name: ast.literal_eval(value) for name, value in given_to("DistriConfig", text).items()}
 
 
 def test_distrifusion_is_told_one_synchronous_step_less():
@@ -224,6 +223,23 @@ def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
     assert 'scheduler="FM-ED"' in sim.launch(**third, guidance="batch").text
     with pytest.raises(InputError, match="of predictions on two groups of GPUs it has those of hunyuan"):
         sim.launch(**(third | {"gpus": 4}), guidance="parallel")
+
+
+PIPELINES = {
+    "qwen-image": "QwenImagePipeline", "wan2.2-ti2v-5b": "WanPipeline", "wan2.2-i2v-a14b": "WanImageToVideoPipeline",
+    "qwen-image-edit": "QwenImageEditPipeline", "qwen-image-edit-2511": "QwenImageEditPlusPipeline",
+    "flux-kontext": "FluxKontextPipeline",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PIPELINES)
+def test_the_call_of_a_written_script_is_one_that_its_pipeline_takes(model):
+    script = sim.launch(model, "single", "h200-ib", 1, steps=2, runtime="diffusers").text
+    takes = signature(getattr(pytest.importorskip("diffusers"), PIPELINES[model]).__call__)
+    given = takes.bind(None, **given_to("pipeline", script)).arguments
+    assert ("image" in given) == (model not in ("qwen-image", "wan2.2-ti2v-5b"))
+    assert ("negative_prompt" in given) == ("qwen" in model)  # without one it would make one prediction
 
 
 def test_fsdp2_shards_over_the_mesh_of_its_point():

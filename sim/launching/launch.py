@@ -104,7 +104,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
     resident = len({layer.block for layer in scenario.backbone.layers}) - swapped if swapped else None
     one_scale = one_scale and workload.guidance == "none"
     frames = scenario.frames.get("frames")
-    piped, sequence = grid.pipeline > 1, grid.ulysses * grid.ring
+    piped, sequence = grid.pipeline > 1, grid.ulysses * grid.ring * grid.rows
     warmup = getattr(strategy, "warmup_steps", None)
     images = f", num_{'videos' if frames else 'images'}_per_prompt={batch_size}"
     return {
@@ -116,6 +116,10 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "steps": workload.steps,
         "image": not frames,
         "video": bool(frames),
+        "pictured": any(
+            one.image_tokens and one.name in scenario.backbone.inputs
+            for one in scenario.model.for_task("sample").components
+        ),
         "frames_argument": f"num_frames={frames}, " if frames else "",
         "batch_argument": images if batch_size > 1 else "",
         "scale_argument": ", guidance_scale=1.0" if one_scale else "",
