@@ -56,6 +56,23 @@ def alone(scenario, num_gpus=None):
     return [scenario.only(backbone, gpus) for backbone in scenario.model.backbones]
 
 
+def test_a_distillation_takes_the_seconds_of_all_its_passes_and_holds_each_network_once(make):
+    """A teacher scores with and without the prompt, a critic scores, a student samples for the critic's own step."""
+    student, critic = (
+        make.component("student", [1.0], parameters=10),
+        make.component("critic", [0.5], parameters=5),
+    )
+    teacher = make.component("large", [4.0], parameters=20)
+    teachers = teacher.frozen_copy("guided", ()), teacher.frozen_copy("unguided", (), held=False)
+    scored, drawn = critic.frozen_copy("scored", (), held=False), student.frozen_copy("drawn", (), held=False)
+    student = replace(student, inputs=("guided", "unguided", "scored"))
+    model = make.model(*teachers, scored, drawn, student, replace(critic, inputs=("drawn",)))
+    trace = replay(ddp(), make.scenario(model, make.cluster(memory_bytes_per_s=1e3), 1, 1, frozen="cached"))
+    step_s = (2 + 4 + 2 * 12) * (10 + 5) / 1e3
+    assert trace.end_s == pytest.approx(2 * 4 + 0.5 + 1 + 3 * (1 + 0.5) + step_s, rel=1e-12)
+    assert resident_bytes(trace)[0] == (2 + 4 + 12) * (10 + 5) + 2 * 20
+
+
 # Reductions.
 
 

@@ -294,6 +294,15 @@ class Component:
         layers = tuple(replace(layer, backward="full") for layer in self.layers)
         return replace(self, layers=layers, kernels=self.adapters, half_kernels=(), adapters=())
 
+    def frozen_copy(self, name: str, inputs: tuple[str, ...], *, held: bool = True) -> "Component":
+        """A forward pass of this network that is not trained; unless ``held``, of weights that another part holds."""
+        layers = tuple(
+            replace(layer, backward="none", saved_bytes=0.0, adapters=0, parameters=layer.parameters * held)
+            for layer in self.layers
+        )
+        copied = replace(self, name=name, trainable=False, inputs=inputs, layers=layers, cacheable=False)
+        return replace(copied, reads=(), adapters=(), experts=1)
+
 
 def divided_parameters(component: Component, layer: int, *, convolutions: bool = False) -> int:
     """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
