@@ -6,7 +6,7 @@ import pytest
 
 from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import load_stack
-from validate.published.clusters import SETS, read_runs, shared_rate
+from validate.published.clusters import SETS, read_runs, settings, shared_rate
 
 SHIPPED = [run for run in read_runs() if run.cluster in cluster_names()]
 
@@ -33,3 +33,9 @@ def test_encoding_while_training_costs_what_its_authors_say():
     assert online is not None
     assert loaded is not None
     assert loaded / online == pytest.approx(1.4, rel=0.1)
+
+
+def test_what_settings_of_fine_tuning_bring_is_in_order_and_within_an_eighth():
+    halved, compiled = settings()
+    assert compiled.predicted < halved.predicted < 1
+    assert abs(halved.error) <= 0.12 and abs(compiled.error) <= 0.12
