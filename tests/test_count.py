@@ -35,7 +35,8 @@ LARGE = (
     *("sd3.5-large", "cogvideox-5b", "flux-schnell", "wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"),
     *("qwen-image-2512", "qwen-image-edit", "qwen-image-edit-2509", "qwen-image-edit-2511", "flux2-klein-9b"),
     *("flux2-klein-base-4b", "flux2-klein-base-9b", "hunyuanimage-2.1", "hunyuanimage-2.1-distilled"),
-    *("hunyuanimage-3", "ltx-2", "flux-kontext", "hunyuanvideo-1.5"),
+    *("hunyuanimage-3", "ltx-2", "flux-kontext", "hunyuanvideo-1.5", "cosmos-predict2-2b"),
+    "cosmos-predict2-14b",
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 SIZES = (

@@ -58,10 +58,8 @@ def alone(scenario, num_gpus=None):
 
 def test_a_distillation_takes_the_seconds_of_all_its_passes_and_holds_each_network_once(make):
     """A teacher scores with and without the prompt, a critic scores, a student samples for the critic's own step."""
-    student, critic = (
-        make.component("student", [1.0], parameters=10),
-        make.component("critic", [0.5], parameters=5),
-    )
+    student = make.component("student", [1.0], parameters=10)
+    critic = make.component("critic", [0.5], parameters=5)
     teacher = make.component("large", [4.0], parameters=20)
     teachers = teacher.frozen_copy("guided", ()), teacher.frozen_copy("unguided", (), held=False)
     scored, drawn = critic.frozen_copy("scored", (), held=False), student.frozen_copy("drawn", (), held=False)

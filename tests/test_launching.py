@@ -228,7 +228,7 @@ def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
 PIPELINES = {
     "qwen-image": "QwenImagePipeline", "wan2.2-ti2v-5b": "WanPipeline", "wan2.2-i2v-a14b": "WanImageToVideoPipeline",
     "qwen-image-edit": "QwenImageEditPipeline", "qwen-image-edit-2511": "QwenImageEditPlusPipeline",
-    "flux-kontext": "FluxKontextPipeline",
+    "flux-kontext": "FluxKontextPipeline", "cosmos-predict2-2b": "Cosmos2VideoToWorldPipeline",
 }  # fmt: skip
 
 
