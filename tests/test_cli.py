@@ -48,7 +48,7 @@ OPTION_KEYS = {
 }  # fmt: skip
 
 RUN = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
-SWEEP = ["sweep", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
+SWEEP = ["sweep", "--model", "sd21", "--gpus", "4", "--batch-size", "16"]
 DRAWN = ("--model", "pixart", "--cluster", "a100-nvlink-8", "--gpus", 4, "--steps", 4)
 POINTS = {"hybrid": ("--ulysses-degree", 2, "--pipeline-degree", 2), "single": ("--gpus", 1)}
 """Flags of samplers whose defaults are not of four GPUs."""
@@ -182,7 +182,7 @@ def test_a_sweep_prints_one_list_and_writes_the_same_rows(tell, elsewhere):
 def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
     rows = [row for row in ask(*SWEEP, "--checkpointing", "full") if row["status"] == "simulated"]
     chosen = {row["strategy"]: row for row in reversed(rows)}  # the best of each strategy
-    for row in [*chosen.values(), *rows[1:8], rows[-1]]:
+    for row in [*chosen.values(), rows[-1]]:
         result = {key: row[key] for key in RESULT_KEYS["train"]}
         assert ask(*again(result)) == result
 
@@ -253,8 +253,6 @@ def test_each_phase_has_its_own_files_and_the_steady_steps_the_name_itself(tell,
         (("--task", "sample"), "sample"),
         (("--strategy", "ring,usp"), "sample"),
         (("--patches", 4), "sample"),
-        (("--strategy", "ddp"), "train"),
-        (("--task", "train", "--strategy", "ddp"), "train"),
         (("--micro-batches", 8, "--batch-size", 8, "--strategy", "1f1b"), "train"),
     ],
 )
@@ -483,7 +481,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
 
 def interrupted_after(num_answers, store):
     """Run a long sweep, interrupt it as Ctrl-C does, the command and its workers, and return what it said."""
-    asked = ("--model", "sd21", "--gpus", 64, "--exhaustive", "--out", "rows.csv", "--store", store)
+    asked = ("--model", "sd21", "--gpus", 16, "--exhaustive", "--out", "rows.csv", "--store", store)
     process = shell("sweep", *asked, start_new_session=True)
     while process.poll() is None and num_kept(store) < num_answers:
         time.sleep(0.05)

@@ -62,6 +62,7 @@ def test_every_check_holds_for_every_point(make, name, family):
         assert {type(point.strategy).name for point in replays.points} <= {name}
         hold(CHECKS, replays.points)
         hold(training_times.check_whole, replays.wholes)
+        hold(training_times.check_again, replays.wholes[::10])
 
 
 def test_every_new_strategy_offers_points_somewhere_and_all_fields_describe_themselves(make):

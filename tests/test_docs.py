@@ -71,7 +71,10 @@ def typed(text):
 
 
 def smaller(text):
-    """The same on 8 GPUs in place of many, on 2 nodes where their link counts, and as many samples on each."""
+    """The same on 8 GPUs in place of many, 2 nodes where their link counts, by two strategies, and for 99 seconds."""
+    if text.startswith("sim sweep") and not re.search("--strategy|--experiment", text):
+        text += f" --strategy {'single,ulysses' if '--steps' in text else 'ddp,1f1b'}"
+    text = text.replace("8-64", "8-16") + " --duration 99" * text.startswith("sim serve")
     many, few = re.search(r"gpus[ =](64|128)\b", text), 16 if "inter" in text else 8
     if many is None:
         return text

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.architectures.components import Component, Layer
@@ -299,6 +299,7 @@ def test_a_faster_device_is_never_slower(batch, factor, name):
     assert np.sum(seconds_of(faster, batch)) <= np.sum(seconds_of(slower, batch)) * (1 + 1e-12)
 
 
+@settings(max_examples=20)
 @given(st.integers(1, 200), st.sampled_from(["compiled", "eager"]))
 def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
     layers = every(load_stack(name), replace(MADE, own_laws=REAL))

@@ -15,31 +15,26 @@ ROOT = Path(__file__).parents[1]
 TINY = json.loads((ROOT / "profiles/measuring/counting/configs.json").read_text())["tiny_pixart"]
 SMALL = {"model": "pixart", "gpus": 2, "batch_size": 8, "micro_batches": 2, "resolution": 256}
 
-
-def started(folder, *words):
-    """What the ranks print."""
-    variables = {
-        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [*words], cwd=folder, env=os.environ | variables | {"PATH": path}, capture_output=True, text=True, check=False
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+PATHS = {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+PATHS |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+PIPED = {"env": os.environ | PATHS | {"HF_HUB_OFFLINE": "1"}, "stdout": subprocess.PIPE, "text": True}
+BEFORE = {"deepspeed": "import deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False"}
+"""DeepSpeed's own collectives of CPUs would take a minute to compile."""
 
 
-def ranks_of(folder, script, before):
-    """What two ranks print of a script that a line goes before, which stands in for a GPU."""
-    (folder / "ranks.py").write_text(
-        f"import runpy\n{before}\nrunpy.run_path('{script}', run_name='__main__')\n"
-    )
-    return started(folder, "torchrun", "--nproc-per-node", "2", "ranks.py", *ARGUMENTS.get(script, ()))
+@pytest.fixture(scope="module")
+def ranks():
+    """A function from a folder, a script, what runs before it and its arguments to what two ranks print."""
+    command = [sys.executable, ROOT / "tests/data/ranks.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, **PIPED) as server:
 
+        def run(*line):
+            print(json.dumps([*map(str, line)]), file=server.stdin, flush=True)
+            failed, printed = server.stdout.readline(), (line[0] / "printed").read_text()
+            assert failed == "0\n", printed[-3000:]
+            return printed
 
-ARGUMENTS = {"train.py": ("--deepspeed_config", "ds.json")}
+        yield run
 
 
 def losses(printed):
@@ -56,7 +51,7 @@ def losses(printed):
         ("torch-pipelining", {"strategy": "interleaved", "pipeline_degree": 2}),
     ],
 )
-def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, runtime, point):
+def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, ranks, runtime, point):
     for package in ("torch", "diffusers", *((runtime,) if runtime in ("accelerate", "deepspeed") else ())):
         pytest.importorskip(package)
     sim.launch(**SMALL, **point, runtime=runtime).write(tmp_path)
@@ -64,11 +59,12 @@ def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, runt
     fixed = {"num_layers": 28, "attention_head_dim": 8, "cross_attention_dim": 32}  # by its stages
     few = fixed if runtime == "torch-pipelining" else {"num_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps(TINY | few))
-    if runtime == "deepspeed":  # whose own collectives of CPUs would take a minute to compile
-        before = "import deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False"
-        printed = ranks_of(tmp_path, "train.py", before)
+    if runtime == "accelerate":  # which alone reads its configuration
+        printed = subprocess.run(["bash", "run.sh"], cwd=tmp_path, check=True, **PIPED).stdout
     else:
-        printed = started(tmp_path, "bash", "run.sh")
+        command, _, arguments = (tmp_path / "run.sh").read_text().partition("train.py")
+        assert command.endswith("torchrun --nproc-per-node 2 ") or runtime == "deepspeed"
+        printed = ranks(tmp_path, "train.py", BEFORE.get(runtime, ""), *arguments.split())
     first, *_, last = losses(printed)
     assert 0.5 < last < first < 4
 
@@ -99,12 +95,12 @@ DiffusionPipeline.from_pretrained = lambda name, torch_dtype: made.to(torch_dtyp
 
 
 @pytest.mark.slow
-def test_a_written_script_samples_with_diffusers(tmp_path):
+def test_a_written_script_samples_with_diffusers(tmp_path, ranks):
     pytest.importorskip("diffusers")
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
     asked |= {"include": "all", "encoders": "offloaded", "keys_values": "freed"}
     sim.launch(**asked, strategy="ulysses", runtime="diffusers").write(tmp_path)
-    ranks_of(tmp_path, "sample.py", TINY_FLUX)
+    ranks(tmp_path, "sample.py", TINY_FLUX)
     assert (tmp_path / "image.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -54,7 +54,7 @@ def no_run_beats_the_bound(point):
     assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING)
 
 
-@check
+@check_run
 def two_replays_are_identical_to_the_bit(point):
     again = simulate(point.sampler.plan(point.anew()))
     assert (again.starts, again.ends, again.arrived) == (

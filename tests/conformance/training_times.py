@@ -25,6 +25,8 @@ from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 check = Checks()
 check_whole = Checks()
 """Checks of whole points: a strategy with all the iterations and jobs that occur."""
+check_again = Checks()
+"""Checks of whole points that replay them anew, for which a few of a scene are enough."""
 
 
 @check
@@ -125,7 +127,7 @@ def no_expectation_undercuts_the_bound_of_the_experiment(whole):
         assert bound(whole.strategy, whole.scenario, ordered=ordered) <= mean_s * (1 + ROUNDING)
 
 
-@check_whole
+@check_again
 def two_replays_are_identical_to_the_bit(whole):
     for variant, point in whole.again():
         first, second = point.trace, replay(variant.strategy, variant.scenario)

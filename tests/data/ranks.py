@@ -1,0 +1,51 @@
+"""Ranks of scripts: one process imports torch and diffusers, and forks two ranks for each line that it reads.
+
+A line has a folder, a script of it, what runs once before, and arguments. Each rank has the variables that torchrun
+sets, and prints into the file ``printed``; whether one failed is answered.
+"""
+
+import json
+import os
+import runpy
+import socket
+import sys
+from multiprocessing import get_context
+
+import torch.distributed.fsdp  # noqa: F401
+
+import profiles.measuring.timing.starting  # noqa: F401  and with it the networks of diffusers
+
+Process = get_context("fork").Process
+
+
+def ended(*processes):
+    """The exit codes of processes that are started and waited for."""
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def two_ranks(folder, script, before, *arguments):
+    os.chdir(folder)
+    for stream in (1, 2):
+        os.dup2(os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    with socket.create_server(("localhost", 0)) as server:
+        os.environ |= {
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(server.getsockname()[1]),
+            "WORLD_SIZE": "2",
+        }
+    exec(before, {})
+    sys.argv = [script, *arguments]
+    sys.exit(any(ended(*(Process(target=one_rank, args=(rank, script)) for rank in "01"))))
+
+
+def one_rank(rank, script):
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+    runpy.run_path(script, run_name="__main__")
+
+
+for line in sys.stdin:
+    print(*ended(Process(target=two_ranks, args=json.loads(line))), flush=True)
