@@ -9,7 +9,7 @@ from functools import cache, reduce
 from math import inf, ulp
 from numbers import Integral, Real
 from operator import add
-from os import PathLike
+from os import PathLike, fspath
 from sys import float_info
 from typing import Any, Final
 
@@ -103,6 +103,14 @@ def check_name(owner: str, name: object) -> None:
         raise InputError(f"`{owner}` is {shown(name)}, must be a name or a path")
     if not str(name).isprintable():
         raise InputError(f"{owner} is {shown(name)}, must hold no control characters")
+
+
+def plain_value(value: Any) -> Any:  # noqa: ANN401
+    """A value as parameters take it: numbers and arrays of numpy as Python's, lists as tuples, paths as names."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain_value, value))
+    value = fspath(value) if isinstance(value, PathLike) else value
+    return plain_value(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
 def sum_in_order(values: Iterable[float]) -> float:

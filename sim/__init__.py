@@ -36,6 +36,9 @@ else:
 
         return sim.plots
 
+    def __dir__():  # noqa: ANN202
+        return __all__
+
 
 __all__ = [
     "DeadlockError",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from profiles.architectures.models import Model
-from profiles.checks import is_one_of
+from profiles.checks import is_one_of, plain_value
 from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError, shown, wrong
 from profiles.machines.clusters import Cluster
@@ -35,7 +35,6 @@ from sim.inputs.scenarios import (
     SHARED,
     find_task,
     given_parameters,
-    plain_value,
     request_of,
     resolve_scenario,
     resolve_strategy,
@@ -253,7 +252,7 @@ def sweep(
     workers: int | None = None,
     executor: Executor | None = None,
     store: str | PathLike[str] | None = None,
-    report: Report = lambda stage, done, total: None,
+    report: Report | None = None,
     price: float | str | None = None,
     **options: Any,
 ) -> Sweep | Scaling | Clusters:
@@ -286,7 +285,7 @@ def sweep(
         start_sweep, model, strategy=strategy, task=task, objective=objective, stack=stack,
         measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive, **options,
     )  # fmt: skip
-    gpus = gpus_in(gpus) if isinstance(gpus, str) else gpus
+    gpus = gpus_in(gpus) if isinstance(gpus, str) else plain_value(gpus)
     several = isinstance(gpus, list | tuple | range)
     started = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
     for one in started:
@@ -315,11 +314,7 @@ def start_clusters(
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:
-    """Return the store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
-
-    Raises:
-        InputError: it cannot be written, or is no store, or a strategy stands in no file.
-    """
+    """Return the store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept."""
     if path is None:
         return nullcontext()
     from sim.explore.store import Store, code_of
@@ -347,11 +342,7 @@ def start_sweep(
     exhaustive: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> Sweep:
-    """Return a sweep with its points, none of them bounded or simulated yet; its arguments are those of ``sweep``.
-
-    Raises:
-        InputError: as of ``sweep``.
-    """
+    """Return a sweep with its points, none of them bounded or simulated yet; its arguments are those of ``sweep``."""
     names = _contenders(strategy)
     checkpointing = options.get("checkpointing")
     auto = not isinstance(model, Scene) and (checkpointing is None or is_one_of(checkpointing, AUTO))
@@ -462,7 +453,7 @@ def serve(
         InfeasibleError: no plan fits.
     """
     own = {item.name for item in fields(ServingOptions)}
-    mine = ServingOptions(**{name: _plain(options.pop(name)) for name in [*options] if name in own})
+    mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
     wanted, gpus = mine.policy if policy is None else policy, plain_value(gpus)
     if mine.service is not None:
         given = {"model": model, "cluster": cluster, **options}
@@ -495,8 +486,3 @@ def _answered(asked: tuple[str, Sequence[Question]], report: Callable[[Serving],
         report(serving)
     answer(serving)
     return serving
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Return an option of serving as its flag would give it: a path is its name."""
-    return fspath(value) if isinstance(value, PathLike) else plain_value(value)

@@ -6,7 +6,7 @@ from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
 
-from profiles.checks import is_one_of
+from profiles.checks import is_one_of, plain_value
 from profiles.errors import shown, wrong
 
 S = TypeVar("S")
@@ -231,7 +231,9 @@ def _check_when_made(owner: type[Any]) -> None:
     def check_first(self: Any) -> None:
         for item in fields(self):
             if isinstance(item, Parameter):
-                _check(item, getattr(self, item.name))
+                value = plain_value(getattr(self, item.name))
+                object.__setattr__(self, item.name, value)
+                _check(item, value)
         if follow_up is not None:
             follow_up(self)
 

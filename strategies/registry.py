@@ -5,8 +5,9 @@ A package brings strategies by entry points of the group ``diffusim.strategies``
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -18,9 +19,11 @@ import strategies.sampling
 import strategies.serving
 import strategies.training
 from profiles.architectures.components import TASKS
-from profiles.errors import InputError, near
+from profiles.errors import InputError, near, shown
+from profiles.machines.whatifs import WHAT_IFS
 from profiles.names import known_name, unknown_name
 from strategies.parameters import check_option, completed
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.policy import Policy
 from strategies.strategy import Sampler, Strategy
 
@@ -28,6 +31,10 @@ GROUP: Final = "diffusim.strategies"
 POLICIES: Final = "diffusim.policies"
 OTHERWISE: Final = {"train": "draws images, it does not train", "sample": "trains, it does not draw images"}
 """The reason why a strategy is none of a task."""
+NAME: Final = re.compile(r"[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*")
+TAKEN: Final = {"model", "strategy", "cluster", "gpus", "stack", "measured", "runtime", "num_gpus", *WHAT_IFS}
+TAKEN.update(item.name for of in (TrainingWorkload, SamplingWorkload) for item in fields(of))
+"""Names of arguments and options, which no parameter may have."""
 _added: Final[dict[str, type[Any]]] = {}
 """Strategies that a script or a notebook gave as classes, by name: asked about only where they are named."""
 
@@ -102,10 +109,18 @@ def _add(classes: dict[str, type[Any]], cls: type[Any]) -> None:
     for fact in ("name", "summary"):
         if not isinstance(getattr(cls, fact, None), str):
             raise InputError(f"strategy {_where(cls)} must say its {fact}")
+    if not NAME.fullmatch(cls.name):
+        raise InputError(f"strategy {_where(cls)} is named {shown(cls.name)}, must be letters, digits and -")
     for item in fields(cls):
         if "help" not in item.metadata:
+            default = 2 if item.default is MISSING else item.default
+            declared = (
+                f'{item.name}: {getattr(item.type, "__name__", item.type)} = parameter({default!r}, "help")'
+            )
+            raise InputError(f"strategy {_where(cls)}: declare {declared}, from strategies.parameters")
+        if item.name in TAKEN:
             raise InputError(
-                f"strategy {_where(cls)}: {item.name} must be a strategies.parameters.parameter(...)"
+                f"strategy {_where(cls)}: {item.name} is an argument of sim.run, not a parameter"
             )
     other = classes.setdefault(cls.name, cls)
     if other is not cls:

@@ -207,6 +207,10 @@ def test_a_module_is_a_model_that_runs():
     assert (result.model, sum(of["parameters"] for of in result.stages)) == ("mine", backbone.parameters)
     with refused("hidden is of 4 samples, must be of one: its first dimension 1"):
         sim.count(nn.Linear(3, 5), {"hidden": torch.empty(4, 3)})
+    assert sim.count(nn.Linear(3, 5), {"input": torch.empty(1, 3)}).components[0].parameters == 20
+    for module, inputs in ((nn.Linear, {}), (nn.Identity(), {}), (nn.Linear(3, 5), (torch.empty(1, 3),))):
+        with refused("module is .*, must be an nn.Module with parameters|inputs is a tuple, must be a dict"):
+            sim.count(module, inputs)
 
 
 def test_a_configuration_is_the_backbone_of_the_shipped_model(tmp_path):

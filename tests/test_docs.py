@@ -189,7 +189,7 @@ def test_a_script_that_the_tutorial_makes_of_a_strategy_runs(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "runner-up  pairs, P" in done.stdout
-    assert "<Result sd21 by pairs, training on 8 GPUs of p4de, stack eager: " in done.stdout
+    assert "<Result sd21 by pairs, training on 8 GPUs of p4de, stack eager, batch " in done.stdout
 
 
 @pytest.mark.parametrize("name", ["toy_pipeline.py", "toy_sampler.py"])

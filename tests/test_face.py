@@ -1,12 +1,17 @@
 """The face of ``sim``: what a notebook or a script calls."""
 
 import ast
+import json
 import pickle
 import subprocess
 import sys
 from copy import copy
+from dataclasses import FrozenInstanceError, asdict
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 from making import refused
 
@@ -137,8 +142,26 @@ def test_a_result_has_every_key_of_its_row():
     assert (trained.resolution, trained.frozen, drawn.resolution, drawn.steps) == ("512", "online", "1024", 4)
     with pytest.raises(AttributeError, match="a result of ddp has no steps; it has task, model, "):
         _ = trained.steps
-    assert pickle.loads(pickle.dumps(drawn)) == drawn
-    assert copy(drawn) == drawn
+    for other in (pickle.loads(pickle.dumps(trained)), copy(trained)):
+        assert (other, other.account, len(other.ops())) == (trained, trained.account, len(trained.ops()))
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'bubble_ratio'"):
+        trained.bubble_ratio = 0.0
+    assert trained.account.slowed > 0.0
+    assert "departures" in type(trained).__doc__ and "plots" in dir(sim)
+
+
+def test_a_process_of_a_pool_sweeps_by_itself_and_says_so():
+    with get_context("fork").Pool(1) as pool, pytest.raises(DiffusimWarning, match=r"^one process does the "):
+        pool.apply(partial(sim.sweep, "sd21", gpus=8, batch_size=64, strategy="1f1b,gpipe", workers=2))
+
+
+def test_what_was_meant_is_said_and_integers_of_numpy_are_integers():
+    with refused(r"^cluster is 'gpipe', which is a strategy: give it as strategy$"):
+        sim.sweep("sd21", "gpipe")
+    with refused(r"^unknown parameter 'num_gpus'; did you mean gpus\?$"):
+        sim.sweep("sd21", num_gpus=np.int64(8))
+    assert json.dumps(asdict(GPipe(np.int64(4), np.int64(8)))) == json.dumps(asdict(GPipe(4, 8)))
+    assert len(sim.sweep("sd21", gpus=np.array([1, 2]), strategy="ddp", batch_size=8).sweeps) == 2
 
 
 def test_warnings_are_of_the_line_that_asked():

@@ -9,7 +9,7 @@ from making import refused
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.errors import DeadlockError, InputError
+from profiles.errors import DeadlockError, DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
 from sim.cli.main import main
 from sim.outcomes.runs import run_point
@@ -172,6 +172,25 @@ def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
 
     with refused(r"position 0, entry 4 is .*kind='B'.*, of kind F or I or W, of micro-batch 0 to 3$"):
         sim.schedule(Unsplit, pipeline_degree=4, micro_batches=4)
+
+
+def test_a_class_that_no_other_process_finds_is_swept_by_one_and_an_error_of_its_order_names_the_point():
+    asked, said = (
+        [written(order=lambda self: {}["odd"]), "1f1b"],
+        "^one process does the sweep: strategy pairs",
+    )
+    with (
+        pytest.warns(DiffusimWarning, match=said),
+        pytest.raises(KeyError, match=r"\nat pairs, pipeline_deg"),
+    ):
+        sim.sweep("sd21", strategy=asked, workers=2, **SMALL)
+
+
+@pytest.mark.parametrize("own", [{"name": "My Strat!"}, {"gpus": parameter(2, "")}])
+def test_a_name_or_a_parameter_that_cannot_be_one_is_refused(own):
+    cls = dataclass(frozen=True)(written(**own, __annotations__=dict.fromkeys(own, int)))
+    with pytest.raises(InputError, match=r"is named 'My Strat!', must|gpus is an argument of sim.run"):
+        sim.run("sd21", cls, **SMALL)
 
 
 def test_a_choice_that_may_be_left_out_is_a_flag(capsys):

@@ -289,6 +289,7 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
     figure = plots.plot_timeline(patched)
     assert sorted(texts(figure)) == sorted(2 * ["0@0", "0@1", "1@1", "0@2", "1@2"])
     assert legend(figure) == ["whole image", "patch 0", "patch 1", "idle"]
+    assert title(figure).startswith("3 steps of ")
     kinds = bar_kinds(plots.plot_timeline_info(patched).bars)
     assert [kind.name for kind in kinds] == ["whole image", "patch 0", "patch 1"]
     assert len({kind.colour for kind in kinds}) == 3
@@ -301,7 +302,7 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
     ("draw", "problem"),
     [
         (partial(plots.plot_memory, None), "trace is None, must be a result or one of its traces"),
-        (partial(plots.plot_timelines, {}), "there is no trace: nothing to plot"),
+        (partial(plots.plot_timelines, []), "traces is [], must be a dict of results, or of their traces"),
         (
             partial(plots.plot_winners, [{"strategy": "ddp", "num_gpus": 2}], "num_gpu", "num_gpus"),
             "across is 'num_gpu', which a row lacks; did you mean num_gpus?",
@@ -328,6 +329,9 @@ def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
         assert info(swept) == info(swept.rows()) == info(swept.frame()) == info(list(swept))
     assert plots.plot_scaling_info(swept.frame(), "num_gpus") == plots.plot_scaling_info(swept, "num_gpus")
     result = swept.best
+    near = [sim.sweep("sd21", gpus=16, batch_size=16, strategy="ddp", link=f"inter={x}x") for x in (2, 4)]
+    assert plots.plot_winners_info(near, "link", "model").across == ["inter=2x", "inter=4x"]
+    assert title(plots.plot_timeline(result)).endswith(f"each row stands for {result.num_gpus} GPUs")
     assert plots.plot_sweep_info(result).best.strategy == result.strategy
     assert plots.plot_memory_info(result) == plots.plot_memory_info(result.trace)
     assert plots.plot_timelines_info({"a": result}) == {"a": plots.plot_timeline_info(result.trace)}

@@ -51,9 +51,11 @@ def test_a_field_that_is_no_parameter_is_refused_by_its_name(install, tell):
         ["toy = plain:Toy"],
         {"plain.py": TOY.replace('parameters.parameter(1, "micro-batches")', "1")},
     )
-    assert tell("strategies") == (
-        2, "", "sim: error: strategy plain.Toy: pieces must be a strategies.parameters.parameter(...)\n"
-    )  # fmt: skip
+    code, _, said = tell("strategies")
+    assert (code, 'Toy: declare pieces: int = parameter(1, "help"), from strategies.parameters' in said) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -187,11 +187,7 @@ def model_names() -> list[str]:
 
 
 def load_model(name: str) -> Model:
-    """A shipped model by name, or any by the path of its folder.
-
-    Raises:
-        InputError: there is none, or a file of its folder breaks a rule.
-    """
+    """A shipped model by name, or any by the path of its folder."""
     check_name("model", name)
     if (known := known_name("model", name, model_names())) is not None:
         return read_model(MODELS / known)

@@ -178,11 +178,7 @@ def cluster_names() -> list[str]:
 
 
 def load_cluster(name: str) -> Cluster:
-    """A shipped cluster by name, or any by the path of its file.
-
-    Raises:
-        InputError: there is none, or its file breaks a rule.
-    """
+    """A shipped cluster by name, or any by the path of its file."""
     return read_cluster(file_of("cluster", name, CLUSTERS))
 
 

@@ -203,11 +203,7 @@ def in_graphs(name: str) -> str:
 
 
 def load_stack(name: str = DEFAULT_STACK) -> Stack:
-    """A shipped stack by name, or any by the path of its file.
-
-    Raises:
-        InputError: there is none, or its file breaks a rule.
-    """
+    """A shipped stack by name, or any by the path of its file."""
     path = file_of("stack", name, STACKS)
     return (_shipped if path.parent == STACKS else read_stack)(path)
 

@@ -10,7 +10,7 @@ from profiles.errors import DeadlockError, InfeasibleError
 from sim.explore.points import Candidate, Point
 from sim.outcomes.results import OUT_OF_MEMORY, Result, lacking_words
 from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes, parameters_of, run_point
-from strategies.strategy import AnyScenario
+from strategies.strategy import AnyScenario, AnyStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,7 @@ def outcome_of(candidate: Candidate, scenario: AnyScenario) -> Result | Infeasib
     except InfeasibleError as error:
         return error
     except DeadlockError as error:
-        parameters = parameters_of(candidate.strategy).items()
-        words = (f"{name} {value}" for name, value in parameters if value is not None)
-        raise DeadlockError(f"{', '.join([candidate.strategy.name, *words])}: {error}") from None
+        raise DeadlockError(f"{_point_words(candidate.strategy)}: {error}") from None
 
 
 ANSWERS: Final[Mapping[str, Callable[[Candidate, AnyScenario], Answer]]] = {
@@ -78,8 +76,21 @@ FOLLOWING: Final = dict(pairwise(ANSWERS))
 
 
 def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
-    """Return a kind of answers, and these answers about points."""
-    return kind, {candidate: ANSWERS[kind](candidate, scenario) for candidate in candidates}
+    """Return a kind of answers, and these answers about points; an error of a strategy's own names its point."""
+    answers: Answers = {}
+    for candidate in candidates:
+        try:
+            answers[candidate] = ANSWERS[kind](candidate, scenario)
+        except Exception as error:
+            error.add_note(f"at {_point_words(candidate.strategy)}")
+            raise
+    return kind, answers
+
+
+def _point_words(strategy: AnyStrategy) -> str:
+    """Return a strategy with its parameters in words."""
+    words = (f"{name} {value}" for name, value in parameters_of(strategy).items() if value is not None)
+    return ", ".join([strategy.name, *words])
 
 
 def take_answer(point: Point, kind: str, answer: Answer, scenario: AnyScenario) -> None:

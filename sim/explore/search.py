@@ -32,7 +32,7 @@ from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
 from sim.explore.sweep import Report, Sweep, example_of
-from sim.explore.workers import LENT, Workers
+from sim.explore.workers import LENT, Workers, why_alone
 from sim.outcomes.results import OUT_OF_MEMORY
 from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
@@ -44,7 +44,7 @@ SERIAL_POINTS: Final = 48
 @no_collection()
 def run_sweep(
     sweep: Sweep,
-    report: Report = lambda stage, done, total: None,
+    report: Report | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     store: Store | None = None,
@@ -58,6 +58,7 @@ def run_sweep(
         executor: does the work in place of own processes; it is left running.
         store: what it knows is not done again, and what is done is kept in it.
     """
+    report = (lambda *_: None) if report is None else report
     if not callable(report):
         raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
     if workers is not None:
@@ -65,6 +66,11 @@ def run_sweep(
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
     processes = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
+    if processes > 1 and executor is None:
+        strategies = {type(point.strategy): point.strategy for point in sweep.points if point.strategy}
+        if why := why_alone(strategies.values()):
+            warn_caller(f"one process does the sweep: {why}", DiffusimWarning)
+            processes = 1
     sweep.workers = processes if executor is None else 1
     count = processes if executor is None else workers or LENT
     late = sweep.leading is not None  # beside others of its kind

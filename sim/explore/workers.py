@@ -9,7 +9,7 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -21,7 +21,7 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from multiprocessing import get_start_method, parent_process
+from multiprocessing import current_process, get_start_method, parent_process
 from threading import Thread
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -43,6 +43,19 @@ LONG_S: Final = 0.25
 T = TypeVar("T")
 Task = Callable[[Any], T]
 """A function of what all tasks are about; it travels to a worker, and its value back."""
+
+
+def why_alone(strategies: Iterable[Any]) -> str:
+    """Return why no own process can look at points of some strategies, in words; empty where they can."""
+    if current_process().daemon:
+        return "processes of a multiprocessing.Pool start no others"
+    for strategy in strategies:
+        try:
+            pickle.dumps(strategy)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            words = f"strategy {strategy.name} is sent to no other process ({error})"
+            return f"{words}: its class must stand at the top of a file or of a notebook's cell"
+    return ""
 
 
 class Workers(Generic[T]):

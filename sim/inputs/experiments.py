@@ -69,11 +69,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
-    """Return the flags that a file holds, by names with underscores, as ``sim.run`` and ``sim.sweep`` take them.
-
-    Raises:
-        InputError: it cannot be read, or a key holds what no flag takes.
-    """
+    """Return the flags that a file holds, by names with underscores, as ``sim.run`` and ``sim.sweep`` take them."""
     file = fspath(path)
     flags = read_flags(file, file)
     if not flags:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
-from profiles.checks import is_one_of
+from profiles.checks import is_one_of, plain_value
 from profiles.costs.resolutions import check_whole_tokens, in_words, sides_of
 from profiles.errors import DiffusimWarning, InputError, near_or_all, shown, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
@@ -95,13 +95,6 @@ class Request:
         return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
 
 
-def plain_value(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as parameters take it: numbers and arrays of numpy as Python's, lists as tuples."""
-    if isinstance(value, list | tuple):
-        return tuple(map(plain_value, value))
-    return plain_value(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
-
-
 def find_task(request: Request) -> str:
     """Return the task of a request: of its strategies, or as it says, or as its options imply."""
     if request.task is not None and not is_one_of(request.task, *TASKS):
@@ -169,7 +162,8 @@ def check_known(request: Request, arguments: Sequence[str]) -> None:
     for name in request.parameters:
         if name not in every and name not in parameters:
             known = dict.fromkeys([*parameters, *arguments, "batch_size", *TASKS[task].options, *WHAT_IFS])
-            raise InputError(f"unknown parameter '{name}'; {near_or_all(name, list(known))}")
+            meant = near_or_all(name.removeprefix("num_"), list(known))
+            raise InputError(f"unknown parameter '{name}'; {meant}")
 
 
 def scenario_of(request: Request) -> AnyScenario:
@@ -296,6 +290,8 @@ def request_of(
     model = fspath(model) if isinstance(model, PathLike) else model
     cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
     stack = fspath(stack) if isinstance(stack, PathLike) else stack
+    if isinstance(cluster, str) and strategy_named(cluster, silent=True) in every_strategy():
+        raise InputError(f"`cluster` is {shown(cluster)}, which is a strategy: give it as `strategy`")
     if strategies is not None:
         for made in strategies:
             if not isinstance(made, str | type):

@@ -1,8 +1,7 @@
 """Results of simulations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -60,6 +59,7 @@ class Result:
     With self-conditioning all quantities are expectations over iterations with and without the extra forward
     pass, and ratios are ratios of expectations; the peak memory is the larger of the two. Of jobs side by side,
     an iteration is the time in which they together train each backbone on one batch.
+    Seconds and bytes are properties under their public keys, such as ``iteration_s`` and ``peak_memory_bytes``.
 
     Attributes:
         task: ``train`` or ``sample``; model, cluster, stack and strategy are names.
@@ -71,7 +71,7 @@ class Result:
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
         expected: seconds and bytes, as expectations.
-        memory_bytes: memory of a GPU; None where that is unlimited.
+        device_memory_bytes: memory of a GPU; None where that is unlimited.
         stages: layers, GPUs, seconds and parameters of each stage.
         phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
         departures: departures from plain training, in words for its title.
@@ -94,7 +94,7 @@ class Result:
     options: Mapping[str, Any]
     times: Mapping[str, float]
     expected: Measures
-    memory_bytes: float | None
+    device_memory_bytes: float | None
     provenance: str
     stages: tuple[Mapping[str, Any], ...]
     phases: Mapping[str, float] = field(default_factory=FrozenMapping)
@@ -110,14 +110,10 @@ class Result:
             object.__setattr__(self, name, FrozenMapping(getattr(self, name)))
         object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the traces, so that results of worker processes stay small."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return partial(type(self), **values | {"source": None}), ()
-
     def __repr__(self) -> str:
         short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
-        return f"<Result {self.title}: {self.expected.duration_s:.4g} s{short}>"
+        point = f"{self.title}, batch {self.batch_size}, {self.resolution} pixels"
+        return f"<Result {point}: {self.expected.duration_s:.4g} s{short}>"
 
     @property
     def title(self) -> str:
@@ -235,7 +231,7 @@ class Result:
     @property
     def fits_memory(self) -> bool:
         """Whether the GPUs have the memory."""
-        room = room_bytes(self.memory_bytes, self.num_gpus)
+        room = room_bytes(self.device_memory_bytes, self.num_gpus)
         return room is None or self.peak_memory_bytes <= room
 
     @property
@@ -261,31 +257,24 @@ class Result:
     @property
     def nearly_full(self) -> bool:
         """Whether it fits, but by the high estimate of reserved memory would not."""
-        return self.fits_memory and self.memory_bytes is not None and self.reserved.high > self.memory_bytes
+        there = self.device_memory_bytes
+        return self.fits_memory and there is not None and self.reserved.high > there
 
     @property
     def missing_memory(self) -> str | None:
         """Memory that the GPUs lack, in words; None where the point fits."""
-        if self.fits_memory or self.memory_bytes is None:
+        if self.fits_memory or self.device_memory_bytes is None:
             return None
-        return missing_memory(self.peak_memory_bytes, self.memory_bytes, self.num_gpus)
+        return missing_memory(self.peak_memory_bytes, self.device_memory_bytes, self.num_gpus)
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run.
-
-        Raises:
-            InputError: it came from another process, which kept them.
-        """
+        """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run."""
         return {item.name: item.trace for item in self._replayed()}
 
     @property
     def trace(self) -> Trace:
-        """The trace of the iteration without an extra forward pass, or of the steady steps of a run.
-
-        Raises:
-            InputError: it came from another process, which kept it.
-        """
+        """The trace of the iteration without an extra forward pass, or of the steady steps of a run."""
         return next(item.trace for item in self._replayed() if item.main)
 
     def _replayed(self) -> Sequence[NamedTrace]:
@@ -303,11 +292,7 @@ class Result:
         return {key: value for key, value in flags.items() if key not in left}
 
     def write_trace(self, path: str | Path) -> None:
-        """Write the trace for Perfetto, https://ui.perfetto.dev.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write the trace for Perfetto, https://ui.perfetto.dev."""
         write_chrome_trace(self.trace, Path(path))
 
     def to_json(self) -> dict[str, Any]:

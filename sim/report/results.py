@@ -164,7 +164,7 @@ def per_words(result: Result) -> str:
 
 def memory_words(result: Result) -> str:
     """Return the peak memory of the fullest device, as a bar of its capacity."""
-    peak, there = result.expected.peak_memory_bytes, result.memory_bytes
+    peak, there = result.expected.peak_memory_bytes, result.device_memory_bytes
     if there is None:
         return f"{peak / GIB:.1f} GiB"
     low, middle, high = (size / GIB for size in result.reserved)

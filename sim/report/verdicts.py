@@ -210,7 +210,7 @@ class Verdict(Panelled):
             "objective": self.objective,
             "best": _short(self.best),
             "copies": self.copies if self.copies > 1 else None,
-            "memory_bytes": self.best.memory_bytes,
+            "memory_bytes": self.best.device_memory_bytes,
             "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
             "slowed_share": account.slowed,
             "reasons": list(account.reasons),

@@ -4,7 +4,7 @@ Matplotlib is imported in the methods, since it is slow.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,13 +38,9 @@ if TYPE_CHECKING:
 MORE: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
 
 
-class Result(results.Result):
-    """Result of a simulation; its values are those of the base class.
-
-    Seconds and bytes are properties under their public keys, such as ``iteration_s`` and ``peak_memory_bytes``.
-    """
-
+class Result(results.Result):  # noqa: D101  its base says what it is
     __slots__ = ()
+    __doc__ = results.Result.__doc__
 
     @classmethod
     def of(cls, result: results.Result) -> "Result":
@@ -52,6 +48,9 @@ class Result(results.Result):
         if isinstance(result, cls):
             return result
         return cls(**{item.name: getattr(result, item.name) for item in fields(result)})
+
+    def __setattr__(self, name: str, _: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field '{name}'")
 
     def _repr_html_(self) -> str:
         """Return the result as ``sim run`` says it, in a notebook."""
@@ -117,22 +116,24 @@ class _Swept:
     __slots__ = ()
 
     def rows(self: "Sweep | Scaling | Clusters", *, best_of_each: bool = False) -> list[dict[str, Any]]:  # type: ignore[misc]
-        """Return all points, or the best of each strategy, under their public keys, best first, by number of GPUs."""
+        """Return all points, or the best of each strategy, under their public keys: the recommended, then by rank."""
         return rows(self, best_of_each=best_of_each)
 
-    def frame(self: "Sweep | Scaling | Clusters", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
-        """Return all points, or the best of each strategy, best first; each parameter and option has its own column.
+    to_json = rows
 
+    def frame(self: "Sweep | Scaling | Clusters", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
+        """Return all points, or the best of each strategy; each parameter and option has its own column.
+
+        The recommended point, which need not be the fastest, comes first; the others stand by what is ranked by.
         Columns stand as in files of rows: the question, then the result, in seconds and bytes. Choose by name:
         ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
         """
         return frame_of(self.rows(best_of_each=best_of_each))
 
 
-class Sweep(_Swept, sweep.Sweep):
-    """A sweep, best points first; its values are those of the base class."""
-
+class Sweep(_Swept, sweep.Sweep):  # noqa: D101  its base says what it is
     __slots__ = ()
+    __doc__ = sweep.Sweep.__doc__
 
     @property
     def best(self) -> Result:

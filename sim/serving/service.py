@@ -109,10 +109,12 @@ class Simulated(Site):
         if gpus not in self.points:
             raise InfeasibleError(f"a replica of {counted(gpus, 'GPU')}: no sampler fits")
         result = self.result(gpus, shape, batch)
-        peak_bytes, room = self._peak_bytes(result), room_bytes(result.memory_bytes, gpus)
+        peak_bytes, room = self._peak_bytes(result), room_bytes(result.device_memory_bytes, gpus)
         if room is not None and peak_bytes > room:
             where = f"batch {batch} of {shape.words} on {counted(gpus, 'GPU')}"
-            raise InfeasibleError(f"{where} {missing_memory(peak_bytes, result.memory_bytes or 0.0, gpus)}")
+            raise InfeasibleError(
+                f"{where} {missing_memory(peak_bytes, result.device_memory_bytes or 0.0, gpus)}"
+            )
         parts = result.phases or {"denoise_s": result.latency_s}
         encode_s, denoise_s, decode_s = (parts.get(f"{part}_s", 0.0) for part in PARTS)
         return Times(encode_s, denoise_s / shape.steps, decode_s)

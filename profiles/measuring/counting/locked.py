@@ -6,7 +6,6 @@ such as a modulation by the time step, keeps only that factor.
 
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,12 +46,15 @@ def _adapt(module: nn.Module) -> None:
     trained = torch.empty(1, device="meta", requires_grad=True)
     for part in module.modules():
         if isinstance(part, nn.Linear) and part.weight.requires_grad:
-            part.register_forward_hook(partial(_beside, trained))
+            part.register_forward_hook(partial(_beside, trained), with_kwargs=True)
     module.requires_grad_(False)
 
 
-def _beside(trained: Tensor, linear: nn.Linear, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-    if inputs[0].numel() <= FEW_ROWS * linear.in_features:
+def _beside(
+    trained: Tensor, linear: nn.Linear, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor
+) -> Tensor:
+    tokens = inputs[0] if inputs else named["input"]
+    if tokens.numel() <= FEW_ROWS * linear.in_features:
         return output
-    result: Tensor = _Beside.apply(inputs[0], output, trained)  # type: ignore[no-untyped-call]
+    result: Tensor = _Beside.apply(tokens, output, trained)  # type: ignore[no-untyped-call]
     return result

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.measuring.counting.component import ModelCount, count_model
 from profiles.measuring.counting.dataflow import Part, Unit, parts_of, parts_run, units_of
 from profiles.measuring.counting.specs import Architecture, ComponentSpec, LayerSpec
@@ -42,9 +42,6 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     Tensors that hold integers keep their contents, others need none. The module runs in its own precision and mode;
     where none of its parameters needs a gradient, nothing is saved for a backward pass. ``sample`` holds the keyword
     arguments of its ``forward``; the batch of their tensors is the number of samples that are counted.
-
-    Raises:
-        InputError: the module cannot run on the meta device, as where its pass depends on values of tensors.
     """
     trace, parts = _pass_of(module, sample)
     work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
@@ -54,11 +51,11 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
 def count_backbone(
     module: nn.Module, sample: Mapping[str, Any], name: str, height: int, width: int
 ) -> ModelCount:
-    """Count a module as the only component of a model, which is trained; ``sample`` is one, of that many pixels.
-
-    Raises:
-        InputError: as of ``count``, or there is more than one sample.
-    """
+    """Count a module as the only component of a model, which is trained; ``sample`` is one, of that many pixels."""
+    if not isinstance(module, nn.Module) or next(module.parameters(), None) is None:
+        raise InputError(f"module is {shown(module)}, must be an nn.Module with parameters, not its class")
+    if not isinstance(sample, Mapping):
+        raise InputError(f"inputs is a {type(sample).__name__}, must be a dict of the arguments of forward")
     for key, value in sample.items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and value.shape[0] != 1:
             raise InputError(f"{key} is of {value.shape[0]} samples, must be of one: its first dimension 1")

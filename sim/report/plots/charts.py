@@ -127,8 +127,9 @@ def add_legend(
 def set_title(axes: Axes, *parts: str) -> None:
     """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for."""
     words = "  |  ".join(str(part) for part in parts if part)
-    lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)))
-    axes.set_title("\n".join(line.strip(" |") for line in lines), loc="left", fontsize=11, color=INK)
+    size = 11 if isinstance(_figure_of(axes), Chart) else 7  # nothing makes room on a figure of others
+    lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER * 11 / size)))
+    axes.set_title("\n".join(line.strip(" |") for line in lines), loc="left", fontsize=size, color=INK)
 
 
 def label_cells(axes: Axes, across: Sequence[object], down: Sequence[object], words: tuple[str, str]) -> None:

@@ -25,7 +25,7 @@ def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
         raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
     one = isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "columns")
     items: Iterable[Any] = (drawable,) if one else drawable  # type: ignore[assignment]
-    points = [row for item in items for row in _rows(item)]
+    points: list[ChartRow] = [{**(row.get("options") or {}), **row} for item in items for row in _rows(item)]
     for row in points:
         for key in needs:
             if row.get(key) is None:

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from profiles.errors import InputError
+from profiles.errors import InputError, counted, shown
 from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay import timelines
@@ -83,7 +83,7 @@ class TimelineInfo(NamedTuple):
     """One iteration as a Gantt chart; times in seconds.
 
     ``bars`` are what each device computes, ``collectives`` what runs beside; with ``cross_iteration`` frozen work
-    belongs to the next iteration.
+    belongs to the next iteration. A device stands for ``copies`` GPUs that work alike.
     """
 
     bars: list[Bar]
@@ -92,11 +92,15 @@ class TimelineInfo(NamedTuple):
     end_s: float
     bubble_ratio: float
     cross_iteration: bool
+    copies: int = 1
 
     @property
-    def words(self) -> tuple[str, str]:
-        """Duration and bubble ratio in words."""
-        return milliseconds(self.end_s), f"bubble ratio {100 * self.bubble_ratio:.1f} %"
+    def words(self) -> tuple[str, ...]:
+        """Duration, of a sampler with its denoising steps, bubble ratio and GPUs of a row in words."""
+        steps = len({bar.action.step for bar in self.bars if isinstance(bar.action, PatchAction)})
+        took = f"{counted(steps, 'step')} of " * (steps > 0) + milliseconds(self.end_s)
+        row = f"each row stands for {self.copies} GPUs" * (self.copies > 1)
+        return took, f"bubble ratio {100 * self.bubble_ratio:.1f} %", row
 
 
 def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
@@ -109,6 +113,7 @@ def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
         end_s=trace.end_s,
         bubble_ratio=bubble_ratio(trace),
         cross_iteration=trace.plan.cross_iteration,
+        copies=trace.plan.placement.copies,
     )
 
 
@@ -124,8 +129,8 @@ def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None
 
 def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, TimelineInfo]:
     """Return the values that ``plot_timelines`` draws, by name."""
-    if not traces:
-        raise InputError("there is no trace: nothing to plot")
+    if not isinstance(traces, Mapping) or not traces:
+        raise InputError(f"traces is {shown(traces)}, must be a dict of results, or of their traces, by name")
     return {name: plot_timeline_info(trace) for name, trace in traces.items()}
 
 
