@@ -1,5 +1,6 @@
 """Links and clusters made in code, a device as a file, and what is refused."""
 
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -98,3 +99,11 @@ def simulate_everything(scenario):
         else:
             point.reason = point.result.missing_memory
     return points
+
+
+def brief(command):
+    """A command that asks about two strategies, about 99 seconds of requests, or for one second, unless it says."""
+    if command.startswith("sim sweep") and not re.search("--strategy|--experiment", command):
+        return f"{command} --strategy {'single,ulysses' if '--steps' in command else 'ddp,1f1b'}"
+    times = {"sim serve": " --duration 99", "sim synthesize": " --time-limit 1"}
+    return command + times.get(" ".join(command.split()[:2]), "")

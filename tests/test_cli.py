@@ -476,7 +476,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
     process.stdout.close()  # as `head -1` does, at the latest when the command writes
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait() == 0
 
 
 def interrupted_after(num_answers, store):
@@ -487,7 +487,7 @@ def interrupted_after(num_answers, store):
         time.sleep(0.05)
     assert process.poll() is None, "the sweep was over before it could be interrupted"
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate()
     with pytest.raises(ProcessLookupError):  # no worker is left
         os.killpg(process.pid, 0)
     return process.returncode, out, err

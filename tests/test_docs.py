@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from making import brief
 
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
@@ -71,10 +72,8 @@ def typed(text):
 
 
 def smaller(text):
-    """The same on 8 GPUs in place of many, 2 nodes where their link counts, by two strategies, and for 99 seconds."""
-    if text.startswith("sim sweep") and not re.search("--strategy|--experiment", text):
-        text += f" --strategy {'single,ulysses' if '--steps' in text else 'ddp,1f1b'}"
-    text = text.replace("8-64", "8-16") + " --duration 99" * text.startswith("sim serve")
+    """The same in brief, on 8 GPUs in place of many, 2 nodes where their link counts, and as many samples on each."""
+    text = brief(text.replace("8-64", "8-16"))
     many, few = re.search(r"gpus[ =](64|128)\b", text), 16 if "inter" in text else 8
     if many is None:
         return text
@@ -122,8 +121,8 @@ def test_every_command_of_a_page_runs(page, lines, tmp_path, monkeypatch, capsys
     (tmp_path / "transformer/config.json").write_text(json.dumps(configs["tiny_pixart"]))
     monkeypatch.chdir(tmp_path)
     for command in lines:
-        words, _, target = smaller(command).partition(" > ")
-        code = main(shlex.split(words)[1:])
+        words, _, target = command.partition(" > ")
+        code = main(shlex.split(smaller(words))[1:])
         printed = capsys.readouterr()
         assert code == 0, f"{command}\n{printed.err}"
         assert printed.out

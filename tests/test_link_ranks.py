@@ -27,7 +27,7 @@ def dies(rank):
     """One of the ranks is killed, the others wait."""
     if os.environ["RANK"] == rank:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def test_what_ranks_return_is_given_by_rank_and_a_killed_one_is_named_as_the_others_are_stopped():
@@ -35,7 +35,7 @@ def test_what_ranks_return_is_given_by_rank_and_a_killed_one_is_named_as_the_oth
     begin = time.monotonic()
     with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
         launch(3, dies, "1")
-    assert time.monotonic() - begin < 50
+    assert time.monotonic() - begin < 500
 
 
 def test_two_processes_over_gloo_give_a_cluster_that_simulates(tmp_path, capfd, monkeypatch):

@@ -52,8 +52,6 @@ def losses(printed):
     ],
 )
 def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, ranks, runtime, point):
-    for package in ("torch", "diffusers", *((runtime,) if runtime in ("accelerate", "deepspeed") else ())):
-        pytest.importorskip(package)
     sim.launch(**SMALL, **point, runtime=runtime).write(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["num_layers"] == 28
     fixed = {"num_layers": 28, "attention_head_dim": 8, "cross_attention_dim": 32}  # by its stages
@@ -96,7 +94,6 @@ DiffusionPipeline.from_pretrained = lambda name, torch_dtype: made.to(torch_dtyp
 
 @pytest.mark.slow
 def test_a_written_script_samples_with_diffusers(tmp_path, ranks):
-    pytest.importorskip("diffusers")
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
     asked |= {"include": "all", "encoders": "offloaded", "keys_values": "freed"}
     sim.launch(**asked, strategy="ulysses", runtime="diffusers").write(tmp_path)

@@ -208,7 +208,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bytes_and_leaves_no_process(tmp_path
         except sqlite3.OperationalError:
             answered = []
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate()
     while True:  # until the last worker has noticed
         try:
             os.killpg(process.pid, 0)

@@ -105,13 +105,13 @@ def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
 # Every model
 
 TOO_LARGE = {"wan2.1-14b"}
-"""Models of which 8 GPUs of 80 GiB train none as they are: activations of a whole video."""
+"""Models of which 4 GPUs of 80 GiB train none as they are: activations of a whole video."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["sd21", "flux-dev", "sdxl", "wan2.1-14b"])
 def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys):
-    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
+    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(4, 4))
     sweep = swept(scenario)
     assert {point.name for point in sweep.points} == set(TRAINING)
     best = {point.name for point in simulated(sweep)}

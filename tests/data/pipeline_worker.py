@@ -47,7 +47,7 @@ def stages_of_ranks(schedule: Path) -> list[list[int]]:
 def run(micro_batches: int, folder: Path) -> dict[str, dict[int, list[list[float]]]]:
     """Run one iteration of this rank's stages for each ``*.csv`` in a folder, and return the gradients by its name."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=40))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     rank, schedules = dist.get_rank(), sorted(folder.glob("*.csv"))
     found = {schedule.stem: run_schedule(rank, micro_batches, schedule) for schedule in schedules}
     dist.destroy_process_group()

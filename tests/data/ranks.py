@@ -1,7 +1,6 @@
-"""Ranks of scripts: one process imports torch and diffusers, and forks two ranks for each line that it reads.
+"""Ranks of scripts: torch and diffusers are imported once, and two ranks are forked for each line that is read.
 
-A line has a folder, a script of it, what runs once before, and arguments. Each rank has the variables that torchrun
-sets, and prints into the file ``printed``; whether one failed is answered.
+A line has a folder, a script of it, what runs once before, and arguments; what ranks print is in the file ``printed``.
 """
 
 import json
