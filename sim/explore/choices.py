@@ -29,6 +29,11 @@ def _runs(point: Point, scenario: AnyScenario) -> bool:
     return bool(starters(point, scenario))
 
 
+def may_start(point: Point, scenario: AnyScenario) -> bool:
+    """Return whether a runtime starts a point that may be recommended."""
+    return point.recommended and _runs(point, scenario)
+
+
 Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
     "runs today": lambda point, scenario: not _runs(point, scenario),
@@ -84,11 +89,15 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
 
 
 def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Point | None:
-    """Return a bounded point that may be the choice, or rule it out; None where the choice is exact."""
+    """Return a bounded point that may be the choice, or rule it out; None where the choice is exact.
+
+    Where points can be started, one of them was simulated.
+    """
     points = list(points)
     waiting = [point for point in points if point.status == "bounded" and point.recommended]
-    choice = choose(points, scenario, objective)
-    runs = choice is not None and _runs(choice.best, scenario)
+    if (choice := choose(points, scenario, objective)) is None:
+        return None
+    runs = _runs(choice.best, scenario)
 
     def score(point: Point) -> float:
         return point.least_score(objective) if point.result is None else point.score(objective)
@@ -101,14 +110,10 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
         faster = (of for of in waiting if score(of) < worse and name in (None, of.name))
         return min((of for of in faster if _runs(of, scenario) == runs), key=score, default=None)
 
-    if not runs and (starting := [point for point in waiting if _runs(point, scenario)]):
-        return min(starting, key=score)
-    if choice is None:
-        return None
     limit = choice.best.score(objective)
     found = first(limit) or first(score(choice.point), choice.point.name)
     if found is not None or objective == "memory":  # which is counted, so that nothing ties
         return found
-    chosen = preference(choice.point)
     close = (point for point in waiting if score(point) <= SLACK * limit)
-    return min((point for point in close if preference(point) < chosen), key=preference, default=None)
+    least = min(close, key=preference, default=choice.point)
+    return least if preference(least) < preference(choice.point) else None

@@ -62,8 +62,11 @@ def always_recomputed(name: str) -> str:
 
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
-    case = _case(point, scenario)
-    return runs_in(scenario.task, case) if case else ()
+
+    def make() -> tuple[str, ...]:
+        return runs_in(scenario.task, case) if (case := _case(point, scenario)) else ()
+
+    return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
 
 
 def first_runtime(result: Result) -> Runtime:

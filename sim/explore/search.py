@@ -26,8 +26,8 @@ from typing import Any, Final
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
 from sim.explore.answers import BOUNDS, COARSE, FOLLOWING, REPLAY, Answer, Answers, answer_all, take_answer
-from sim.explore.choices import SLACK, choose, contender
-from sim.explore.legality import refusal, starters
+from sim.explore.choices import SLACK, choose, contender, may_start
+from sim.explore.legality import refusal
 from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
@@ -111,6 +111,7 @@ def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report, ki
 def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
     """Simulate what can still matter: the most promising point of each strategy, then by bound.
 
+    Until one that a runtime starts was simulated, all such points matter, since those come first.
     Only a point whose turn it is gets its next bounds, which take longer; then it waits for its turn again.
     Which points are simulated depends on the answers about those before them alone, not on who is quick.
     """
@@ -119,9 +120,11 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
     if sweep.leading is not None:
         led |= {point.name for point in points} - set(sweep.leading)
     done = 0
+    started = any(point.status == "simulated" and may_start(point, sweep.scenario) for point in points)
 
     def matters(point: Point) -> bool:
-        limit = inf if sweep.exhaustive else known[point.recommended].limit(point)
+        always = sweep.exhaustive or (not started and may_start(point, sweep.scenario))
+        limit = inf if always else known[point.recommended].limit(point)
         return point.status == "bounded" and point.least_score(sweep.objective) < limit
 
     def turn(point: Point) -> tuple[bool, float]:
@@ -154,6 +157,7 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             continue
         known[point.recommended].add(point)
         led.add(point.name)
+        started |= point.status == "simulated" and may_start(point, sweep.scenario)
         waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
         report("simulating", done, done + len(waiting))
@@ -166,13 +170,8 @@ def _may_tie(sweep: Sweep, points: list[Point]) -> list[Point]:
     """Return the points that can still be the choice, or tie with it."""
     if (choice := choose(points, sweep.scenario, sweep.objective)) is None:
         return points
-    worst, runs = SLACK * choice.best.score(sweep.objective), starters(choice.best, sweep.scenario)
-
-    def may(point: Point) -> bool:
-        near = point.result is not None or point.least_score(sweep.objective) <= worst
-        return near or (not runs and bool(starters(point, sweep.scenario)))
-
-    return list(filter(may, points))
+    worst = SLACK * choice.best.score(sweep.objective)
+    return [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
 
 
 def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:

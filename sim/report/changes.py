@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
-from sim.explore.answers import REPLAY, outcome_of, take_answer
+from sim.explore.answers import ANSWERS, BOUNDS, REPLAY, take_answer
 from sim.explore.legality import swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
@@ -163,12 +163,19 @@ def _begin(points: list[Point], known: Sequence[Point], scenario: AnyScenario, *
     for candidate in (point.candidate(scenario) for point in known):
         if (point := there.get(candidate._replace(checkpointing=None))) is None:
             continue
-        take_answer(point, REPLAY, outcome_of(point.candidate(scenario), scenario), scenario)
+        _work_out(point, scenario)
         if point.kind == OUT_OF_MEMORY and relief and candidate.checkpointing:
             points.append(point := candidate.point())
-            take_answer(point, REPLAY, outcome_of(candidate, scenario), scenario)
+            _work_out(point, scenario)
         if point.status == "simulated":
             return
+
+
+def _work_out(point: Point, scenario: AnyScenario) -> None:
+    """Simulate a point, unless its bounds say that it does not fit."""
+    for kind in (BOUNDS, REPLAY):
+        if point.reason is None:
+            take_answer(point, kind, ANSWERS[kind](point.candidate(scenario), scenario), scenario)
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
