@@ -113,6 +113,10 @@ def plain_value(value: Any) -> Any:  # noqa: ANN401
     return plain_value(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
+BELOW_SUM: Final = 1e-9
+"""Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
+
+
 def sum_in_order(values: Iterable[float]) -> float:
     """The sum from left to right, each step rounded; 0 for no values.
 

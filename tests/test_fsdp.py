@@ -164,6 +164,14 @@ def test_the_bound_is_near_the_critical_path_and_never_above_it(team, context, w
             assert point.bound(asked) <= replay(point, asked).end_s * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("trainable", ["all", "lora:16"])
+@pytest.mark.parametrize("name", ["fsdp", "ddp", "zero2", "zero3"])
+def test_the_bound_knows_that_exchanges_slow_compute_down(name, trainable):
+    asked = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64, trainable=trainable))
+    point = make_strategy(name, {})
+    assert 0.996 < point.bound(asked) / replay(point, asked).end_s <= 1 + 1e-12
+
+
 @pytest.mark.parametrize("rest", [{}, {"shard_size": 2}, {"shard_size": 8, "reshard": "false"}])
 def test_where_adapters_train_few_units_the_bound_is_below_the_critical_path_and_all_sums_are_awaited(rest):
     cluster = replace(load_cluster("l40s-ib"), overlap_slowdown=1.0)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
-from profiles.checks import sum_in_order
+from profiles.checks import BELOW_SUM, sum_in_order
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.layer_runs import LayerRunner, RunWork
 from strategies.patching.layout import GridLayout
@@ -22,9 +22,6 @@ from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Collective
 from strategies.plans.wiring import Slots
 from strategies.plans.worklist import Step, walk
-
-BELOW_SUM: Final = 1e-9
-"""Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
 
 PASS: Final = PatchAction(0, 0, 0)
 

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from typing import Any, Self
 
-from profiles.checks import sum_in_order
+from profiles.checks import BELOW_SUM, sum_in_order
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder
@@ -22,7 +22,7 @@ from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.mesh import GATHER, SHARDS, Collected, Mesh
 from strategies.pipelining.stages import Shape, divisors
-from strategies.pipelining.teams import span_s
+from strategies.pipelining.teams import pass_s
 from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Plan, Stage
@@ -197,17 +197,22 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step.
 
     All compute with what is waited for, or all exchanges of a stream. Beside a team's own exchanges those of the mesh
-    and copies may run: then they count as nothing.
+    and copies may run: then they count as nothing. Or all compute, which exchanges slow down by a factor f while they
+    run beside it: of E seconds of exchanges and W of waits at least E - W do, in which 1 - 1/f of compute is lost.
     """
     workload, count, mesh = layout.scenario.workload, layout.shape.micro_batches, layout.mesh
     recipe, forwards = workload.recipe, 2 if workload.extra_forward else 1
     stages = [layout.stages[unit] for unit in units]
     frozen_s, after_s = before_s(layout, stages), step_s(layout, units)
-    each_s = (forwards * span_s(layout, unit, FORWARD) + span_s(layout, unit, BACKWARD) for unit in units)
-    work_s = count * (frozen_s + sum_in_order(each_s))
+    slowdown, kinds = layout.scenario.cluster.overlap_slowdown, [FORWARD] * forwards + [BACKWARD]
+    usual, slowed = (
+        [pass_s(layout, unit, kind, factor) for unit in units for kind in kinds] for factor in (1.0, slowdown)
+    )
+    team_s, slow_team_s = (count * sum_in_order(wait_s for _, wait_s in of) for of in (usual, slowed))
+    work_s = count * (frozen_s + sum_in_order(compute_s for compute_s, _ in usual))
     pieces = [(unit, *piece) for unit in reversed(units) for piece in way.pieces(layout, unit)]
     if not any(size for _, _, size in pieces):
-        return work_s + after_s
+        return work_s + team_s + after_s
     sums = -(-count // way.every)
     sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
     alone = mesh.team == 1
@@ -217,8 +222,9 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     # of the last piece, after which the backward goes on where the first layers are locked
     last, offset_s, _ = pieces[-1]
     on_s = sum_in_order(of.backward_s for of in stages[: last - units[0] + 1]) - offset_s
-    waited_s = max(0.0, sum_in_order(_summing_s(layout, way, sizes[-1:])) - on_s)
-    waited_s *= count if way.sweeps else 1
+    on_s += way.gathers * sum_in_order(unpacked_s(layout, unit) for unit in units[: last - units[0]])
+    summed_s, times = sum_in_order(_summing_s(layout, way, sizes[-1:])), count if way.sweeps else 1
+    waited_s, slow_waited_s = (times * max(0.0, summed_s - factor * on_s) for factor in (1.0, slowdown))
     if way.gathers:
         gather = Collected(GATHER, SHARDS, mesh.sharding)
         # of sweeps the last unit stays from its first forward, an extra one too, to its backward
@@ -228,11 +234,14 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
         streams_s[0] += count * gathers_s
         ends = [units[0]] if way.sweeps else [units[0], units[-1]]  # waited for
         ends_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in ends])
-        waited_s += count * (gathers_s if len(units) == 1 and not way.sweeps else ends_s)
+        ends_s = count * (gathers_s if len(units) == 1 and not way.sweeps else ends_s)
+        waited_s, slow_waited_s = waited_s + ends_s, slow_waited_s + ends_s
         work_s += alone * count * sum_in_order(unpacked_s(layout, unit) for unit in gathered)
     elif layout.parts > 1:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
-        return work_s + sum_in_order(streams_s) + after_s
-    return max(work_s + alone * waited_s, frozen_s + max(streams_s)) + after_s
+        return work_s + team_s + sum_in_order(streams_s) + after_s
+    beside_s = (1 - 1 / slowdown) * max(streams_s) + (slow_team_s + alone * slow_waited_s) / slowdown
+    waits_s = max(team_s + alone * waited_s, (1 - BELOW_SUM) * beside_s)
+    return max(work_s + waits_s, frozen_s + max(streams_s)) + after_s

@@ -154,21 +154,26 @@ def _joined(items: Iterator[float | TeamExchange]) -> Items:
     return tuple(joined)
 
 
-def span_s(layout: Layout, unit: int, kind: str) -> float:
-    """Return the seconds of a pass through a unit on ports that only alike teams use."""
+def pass_s(layout: Layout, unit: int, kind: str, slowdown: float) -> tuple[float, float]:
+    """Return the seconds of compute of a pass through a unit, and of its waits for exchanges of its team.
+
+    Only alike teams use their ports. All compute is slowed down by a factor, which shortens the waits.
+    """
     if layout.mesh.team == 1:
-        return layout.stages[unit].backward_s if kind == BACKWARD else layout.stages[unit].forward_s
+        stage = layout.stages[unit]
+        return slowdown * (stage.backward_s if kind == BACKWARD else stage.forward_s), 0.0
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
-    there_s = later_s = 0.0
+    there_s = later_s = work_s = 0.0
     for item in _items_of(layout, unit, kind):
         if isinstance(item, float):
-            there_s, later_s = max(there_s + item, later_s), 0.0
+            there_s, later_s = max(there_s + slowdown * item, later_s), 0.0
+            work_s += slowdown * item
             continue
         what, size, calls, wait = item
         end_s = max(there_s, streams[what.stream]) + layout.seconds(what, size, calls)
         streams[what.stream] = end_s
         there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
-    return there_s
+    return work_s, there_s - work_s
 
 
 class TeamWriter:

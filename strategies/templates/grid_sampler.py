@@ -6,7 +6,8 @@ Such a sampler defines its layout in a scenario, and its candidates where it has
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from strategies.bounds.samplers import BELOW_SUM, least_run_seconds
+from profiles.checks import BELOW_SUM
+from strategies.bounds.samplers import least_run_seconds
 from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
 from strategies.plans.plan import Plan
