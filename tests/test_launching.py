@@ -18,8 +18,9 @@ import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime
+from sim.explore.legality import runtimes_of
 from sim.launching.launch import launch_of
-from sim.report.results import NO_RUNTIME_TODAY, panel_of
+from sim.report.results import NO_RUNTIME_TODAY, command_of, panel_of
 from strategies.registry import class_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
@@ -123,6 +124,24 @@ def printed_flags(runtime, **asked):
 
 
 WAN = {"model": "wan2.1-1.3b", "strategy": "single", "cluster": "h100-nvlink-8", "gpus": 1, "steps": 2}
+
+
+def test_what_starts_first_sets_what_the_time_is_of_and_what_the_point_needs_to_fit():
+    result = sim.run(**WAN, precision="fp8")
+    assert runtimes_of(result) == ("sglang", "vllm-omni", "diffusers", "fastvideo")
+    assert "--quantization fp8" in sim.launch(result).text
+    assert command_of(result, "launch", "sglang").endswith(
+        "--guidance batch --precision fp8 --runtime sglang"
+    )
+    assert (
+        "NOT APPLIED, slower than predicted: --precision fp8" in sim.launch(result, runtime="diffusers").text
+    )
+    tight = sim.run(**WAN, include="all", encoders="offloaded", memory="18GiB")
+    assert runtimes_of(tight) == ("sglang", "diffusers", "fastvideo")
+    assert "--text-encoder-cpu-offload true" in sim.launch(tight).text.replace("'", "")
+    assert "`micro_batches` 16" in sim.launch("sd21", "ddp", gpus=2, batch_size=1024).remarks[-1]
+
+
 IB = {"model": "flux-dev", "cluster": "h100-ib", "gpus": 16}
 TITAN = {"strategy": "fsdp", "shard_size": 8, "batch_size": 64, "micro_batches": 2, "checkpointing": "block"}
 LAYERED = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15), "receive": "after", "guidance": "parallel"}
@@ -320,11 +339,11 @@ def test_a_sweep_is_launched_as_its_best():
 
 
 def test_what_starts_several_nodes_says_what_each_must_know(tmp_path):
-    sim.launch("sd21", "ddp", gpus=16).write(tmp_path)
     alone = {"capture_output": True, "text": True, "env": {"MASTER_ADDR": "10.0.0.1"}}
-    ran = subprocess.run(["bash", tmp_path / "run.sh"], check=False, **alone)
-    assert ran.returncode
-    assert "NODE_RANK: run it on every node" in ran.stderr
+    for strategy, said in (("ddp", "NODE_RANK: run it on every node"), ("zero3", "HOSTFILE: give the file")):
+        sim.launch("sd21", strategy, gpus=16).write(tmp_path / strategy)
+        ran = subprocess.run(["bash", tmp_path / strategy / "run.sh"], check=False, **alone)
+        assert ran.returncode and said in ran.stderr
 
 
 ANY = ["gpipe", "1f1b", "zero-bubble", "wave"]

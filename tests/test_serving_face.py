@@ -165,13 +165,16 @@ def test_plans_of_exactly_one_result_share_a_row_and_ties_are_told(capsys):
 
 
 def test_each_replica_is_given_its_gpus_and_a_port_of_its_node():
-    mixed = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2 --port 8001"
-    assert places((2, 1), 4) == [f"on 1 node: {mixed}"]
-    assert places((2, 2), 3) == ["on each of 2 nodes: CUDA_VISIBLE_DEVICES=0,1 --port 8000"]
-    both = "CUDA_VISIBLE_DEVICES=0,1 --port 8000; CUDA_VISIBLE_DEVICES=2,3 --port 8001"
-    assert places((2,) * 5, 4) == [
+    servers = {2: "vllm serve", 1: ""}
+    mixed = "CUDA_VISIBLE_DEVICES=0,1 vllm serve ... --port 8000; CUDA_VISIBLE_DEVICES=2"
+    assert places((2, 1), 4, servers) == [f"on 1 node: {mixed}"]
+    assert places((2, 2), 3, servers) == [
+        "on each of 2 nodes: CUDA_VISIBLE_DEVICES=0,1 vllm serve ... --port 8000"
+    ]
+    both = "CUDA_VISIBLE_DEVICES=0,1 vllm serve ... --port 8000; CUDA_VISIBLE_DEVICES=2,3 vllm serve ... --port 8001"
+    assert places((2,) * 5, 4, servers) == [
         f"on each of 2 nodes: {both}",
-        "on 1 node: CUDA_VISIBLE_DEVICES=0,1 --port 8000",
+        "on 1 node: CUDA_VISIBLE_DEVICES=0,1 vllm serve ... --port 8000",
     ]
 
 

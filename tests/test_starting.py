@@ -63,7 +63,8 @@ def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, rank
         command, _, arguments = (tmp_path / "run.sh").read_text().partition("train.py")
         assert command.endswith("torchrun --nproc-per-node 2 ") or runtime == "deepspeed"
         printed = ranks(tmp_path, "train.py", BEFORE.get(runtime, ""), *arguments.split())
-    first, *_, last = losses(printed)
+    first, *rest, last = losses(printed)
+    assert len(rest) == 3 and printed.count("--measured step_s=") == 1  # on the first rank alone
     assert 0.5 < last < first < 4
 
 
@@ -88,6 +89,9 @@ t5 = T5EncoderModel(T5Config(vocab_size=3, d_model=32, d_kv=8, d_ff=32, num_laye
 vae = AutoencoderKL(latent_channels=1, block_out_channels=(4,), norm_num_groups=1, shift_factor=0.0)
 made = FluxPipeline(FlowMatchEulerDiscreteScheduler(), vae, clip, words, t5, words, transformer)
 DiffusionPipeline.from_pretrained = lambda name, torch_dtype: made.to(torch_dtype)
+postprocess = made.image_processor.postprocess
+made.image_processor.postprocess = lambda image, **words: print("drawn", image.sum()) or postprocess(image, **words)
+torch.seed()
 """
 """Stands for weights, which are not to be had here."""
 
@@ -97,7 +101,8 @@ def test_a_written_script_samples_with_diffusers(tmp_path, ranks):
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
     asked |= {"include": "all", "encoders": "offloaded", "keys_values": "freed"}
     sim.launch(**asked, strategy="ulysses", runtime="diffusers").write(tmp_path)
-    ranks(tmp_path, "sample.py", TINY_FLUX)
+    drawn = [line for line in ranks(tmp_path, "sample.py", TINY_FLUX).splitlines() if "drawn" in line]
+    assert len(drawn) == 2 and len({*drawn}) == 1
     assert (tmp_path / "image.png").read_bytes().startswith(b"\x89PNG")
 
 

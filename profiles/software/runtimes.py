@@ -105,6 +105,7 @@ class Runtime:
         sets: by option of a point, the value of a launch that says whether what is printed sets it.
         values: by model or strategy, more values of its launches.
         stack: the software stack as which it runs.
+        serves: the head of the command line of its server; empty where it has none.
         started: whether the tests start what is written for it.
     """
 
@@ -127,6 +128,7 @@ class Runtime:
     sets: Mapping[str, str] = field(default_factory=FrozenMapping)
     values: Mapping[str, Mapping[str, str | bool]] = field(default_factory=FrozenMapping)
     stack: str = DEFAULT_STACK
+    serves: str = ""
     started: bool = False
 
     def refusal(self, case: Case) -> str:

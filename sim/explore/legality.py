@@ -1,16 +1,18 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError, unmarked
+from profiles.software.levers import FP8, HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Point, find_points
 from sim.outcomes.results import Result, unused_options
-from sim.outcomes.runs import parameters_of
+from sim.outcomes.runs import parameters_of, run_point
 from sim.outcomes.tasks import TASKS
+from strategies.parameters import options_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -19,6 +21,17 @@ NO_RUNTIME: Final = "none known"
 OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
 """Parameters of samplers that change nothing of the whole image on one stage."""
 
+COMPILED: Final = ("compiled", "inductor")
+"""Stacks of torch.compile."""
+TIMED: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
+    "stack": ("", COMPILED), "precision": (HALF, (FP8,)), "all_to_all": (HALF, (FP8,)), "cache_steps": (0.0, ()),
+}  # fmt: skip
+"""Options that change the time: what each is by itself, and the values to which runtimes with a flag set it."""
+MEMORY: Final = (
+    *("checkpointing", "memory_recipe", "trainable", "offload", "precision", "attention"),
+    *("encoders", "vae_tile"),
+)
+"""Options by which a point may fit."""
 RECOMPUTED: Final = "checkpointing"
 """The option of training that rules of runtimes speak of, beside parameters."""
 
@@ -64,9 +77,53 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
 
     def make() -> tuple[str, ...]:
-        return runs_in(scenario.task, case) if (case := _case(point, scenario)) else ()
+        case = _case(point, scenario)
+        return as_priced(runs_in(scenario.task, case), scenario) if case else ()
 
     return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
+
+
+def left_out(runtime: Runtime, scenario: AnyScenario) -> dict[str, Any]:
+    """Return the options that change the time, and that a runtime does not set."""
+    given = {name: getattr(scenario.workload, name, usual) for name, (usual, _) in TIMED.items()}
+    return {
+        name: value
+        for name, value in (given | {"stack": scenario.stack_name}).items()
+        if value != (runtime.stack if name == "stack" else TIMED[name][0])
+        and (name not in runtime.sets or value not in TIMED[name][1])
+    }
+
+
+def as_priced(names: Iterable[str], scenario: AnyScenario) -> tuple[str, ...]:
+    """Return runtimes, first those that set all that the time of a point depends on, and of these those that serve."""
+    every = [find_runtime(name) for name in names]
+    every.sort(key=lambda one: (len(left_out(one, scenario)), not one.serves))
+    return tuple(one.name for one in every)
+
+
+def needed(runtime: Runtime, result: Result, unset: Iterable[str]) -> str:
+    """Return without which of some options a point does not fit, in words; empty where it fits without them."""
+    assert result.source is not None
+    strategy, scenario = result.source.strategy, result.source.scenario
+    workload: Any = scenario.workload
+    usual = {item.name: item.default for item in options_of(workload)}
+    for name in unset if result.fits_memory else ():
+        value = getattr(workload, name, None)
+        if name in MEMORY and name in usual and value != usual[name]:
+            other = replace(scenario, workload=replace(workload, **{name: usual[name]}))
+            if missing := run_point(strategy, other).missing_memory:
+                rule = f"but {runtime.name} does not set it, and without it {result.strategy} does not fit"
+                return f"`{name}` is {value}, {rule}: {missing}"
+    return ""
+
+
+def runtimes_of(result: Result) -> tuple[str, ...]:
+    """Return the runtimes that start a result so that it fits, in the order of ``as_priced``; none without a source."""
+    if (source := result.source) is None:
+        return ()
+    names = runs_in(result.task, case_of(source.strategy, source.scenario))
+    fitting = [of for of in names if not needed(one := find_runtime(of), result, {*MEMORY} - {*one.sets})]
+    return as_priced(fitting, source.scenario)
 
 
 def first_runtime(result: Result) -> Runtime:
@@ -74,7 +131,7 @@ def first_runtime(result: Result) -> Runtime:
     assert result.source is not None
     scenario = result.source.scenario
     case = case_of(result.source.strategy, scenario)
-    if names := runs_in(scenario.task, case):
+    if names := runtimes_of(result) or runs_in(scenario.task, case):
         return find_runtime(names[0])
     of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
     having = sorted(

@@ -8,7 +8,7 @@ import json
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, prod
 from os import PathLike
@@ -27,10 +27,10 @@ from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
 from sim.api import run
-from sim.explore.legality import case_of, first_runtime
+from sim.explore.legality import COMPILED, TIMED, case_of, first_runtime, needed
 from sim.explore.points import Point
+from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.outcomes.results import Result
-from sim.outcomes.runs import run_point
 from sim.outcomes.schedules import written
 from sim.report.views import Scaling, Sweep
 from strategies.orders.whole import order_of
@@ -40,24 +40,18 @@ from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 from strategies.training.replicas import Zero2
 
-COMPILED: Final = ("compiled", "inductor")
-"""Stacks of torch.compile."""
 PROMPT: Final = "a photo of an astronaut"
 OPTIMIZERS: Final = dict.fromkeys(("mixed", "mixed-fp16-gradient", "fp32"), "torch.optim.AdamW") | {
     "adam8bit": "bitsandbytes.optim.AdamW8bit", "adafactor": "torch.optim.Adafactor",
 }  # fmt: skip
 """Classes of optimizers by memory recipe."""
-MEMORY: Final = (
-    *("checkpointing", "memory_recipe", "trainable", "offload", "precision", "attention"),
-    *("encoders", "vae_tile"),
-)
-"""Options by which a point may fit."""
 LINE: Final = " \\\n    "
 """Between the flags of a command."""
-ASKS: Final = (
-    ': "${NODE_RANK:?run it on every node, with its number from 0}" "${MASTER_ADDR:?give that of node 0}"\n'
-)
-"""Refuses to run on one of several nodes without what that node must know."""
+ASKS: Final = {
+    "$NODE_RANK": ': "${NODE_RANK:?run it on every node, with its number from 0}" "${MASTER_ADDR:?that of node 0}"\n',
+    "$HOSTFILE": ': "${HOSTFILE:?give the file that names the nodes, and the GPUs of each}"\n',
+}
+"""By variable of a command, what refuses to run without it."""
 COUNTED: Final = Path(profiles.__file__).parent / "measuring" / "counting"
 """Where the configurations of the shipped models stand, and how each is called."""
 
@@ -349,18 +343,24 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
         raise InputError(refused)
     values = values_of(result, runtime)
     command, unset = _command(runtime, values), unset_options(result, runtime, values)
-    _check_fits(result, runtime, unset)
+    if lacks := needed(runtime, result, unset):
+        raise InputError(lacks)
     texts = {
         name: filled((RUNTIMES / f"{template}.template").read_text(encoding="utf-8"), values)
         for name, template in runtime.files.items()
     }
     text = _with_unset(next(iter(texts.values()), command), unset)
     files = {name: f"{text if number == 0 else of}\n" for number, (name, of) in enumerate(texts.items())}
-    asks = ASKS if "$NODE_RANK" in command else ""
+    asks = "".join(text for variable, text in ASKS.items() if variable in command)
     files |= {"run.sh": f'{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
     if (config := values.get("config")) is not None and "train.py" in files:
         files["config.json"] = f"{json.dumps(config, indent=2)}\n"
-    lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
+    lacking = []
+    if result.missing_memory:
+        held = {name: value for name, value in result.parameters.items() if value is not None}
+        scenario, only = result.source.scenario, {"single": True, "runtime": runtime.name}
+        changes = relax(Question(scenario, [result.strategy], held, **only)) or NOTHING_FITS
+        lacking = [f"{result.strategy} does not fit: {result.missing_memory}; {changes}"]
     since = (
         ""
         if runtime.started
@@ -369,7 +369,9 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}{since}"
     start = [f"start it by {command.replace(LINE, ' ')}"] if texts else []
     if "train.py" in files:
-        start.append("train.py has random weights, and needs diffusim[measure] on every node")
+        start.append(
+            "train.py has random weights, and needs pip install '/path/to/clone[measure]' on every node"
+        )
     if "train.py" in files and "config.json" not in files:
         start.append("train.py reads the config.json of your backbone beside it")
     notes = (read, *filter(None, (filled(note, values) for note in runtime.notes)), *start)
@@ -398,7 +400,10 @@ def _with_unset(text: str, options: Mapping[str, Any]) -> str:
     flags = {flag_of(name): value for name, value in options.items()}
     if text.startswith("{"):  # JSON has no comments, and DeepSpeed looks up the keys that it knows
         return json.dumps(json.loads(text) | ({"not_set_here": flags} if flags else {}), indent=2)
-    return "".join(f"# not set below: {flag} {value}\n" for flag, value in flags.items()) + text
+    faster = {flag_of(name) for name in TIMED if name != "stack"}
+    heads = ("NOT APPLIED, slower than predicted" if flag in faster else "not set below" for flag in flags)
+    lines = zip(heads, flags.items(), strict=True)
+    return "".join(f"# {head}: {flag} {value}\n" for head, (flag, value) in lines) + text
 
 
 def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -426,17 +431,3 @@ def _usual_options(scenario: Any, runtime: Runtime) -> dict[str, Any]:  # noqa: 
     usual |= {"batch_size": 1, "guidance": SEQUENTIAL if in_turn else scenario.model.guidance}
     usual.pop("steps", None)
     return usual
-
-
-def _check_fits(result: Result, runtime: Runtime, unset: Mapping[str, Any]) -> None:
-    """Refuse a launch of a point that fits only by options that it does not set."""
-    assert result.source is not None
-    strategy, scenario = result.source.strategy, result.source.scenario
-    usual = _usual_options(scenario, runtime)
-    for name, value in unset.items() if not result.missing_memory else ():
-        if name in MEMORY and hasattr(scenario.workload, name):
-            workload = replace(scenario.workload, **{name: usual[name]})
-            other: AnyScenario = replace(scenario, workload=workload)  # type: ignore[arg-type]
-            if missing := run_point(strategy, other).missing_memory:
-                rule = f"but {runtime.name} does not set it, and without it {result.strategy} does not fit"
-                raise InputError(f"`{name}` is {value}, {rule}: {missing}")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
 from sim.explore.answers import ANSWERS, BOUNDS, REPLAY, take_answer
-from sim.explore.legality import swept_points
+from sim.explore.legality import always_recomputed, swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
@@ -125,7 +125,8 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
             first.setdefault(point.name, point)
     known = [*first.values()][:CONTENDERS]
     changes = variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or "")
-    return [(_change, (one, sweep, known)) for one in changes]
+    always = sweep.runtime and always_recomputed(sweep.runtime)
+    return [(_change, (one, sweep, known)) for one in changes if not (one.recomputes and always)]
 
 
 def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Change:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
 from profiles.units import GIB
+from sim.explore.legality import runtimes_of
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
@@ -21,7 +22,7 @@ from sim.report.blocks import Block, Command, Panel, html
 from sim.report.descriptions import held_fixed
 from sim.report.numbers import band, duration, unit_of
 from sim.report.rankings import table_blocks
-from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, panel_of, per_words, runtimes_of
+from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, panel_of, per_words
 from sim.report.scalings import table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
@@ -53,7 +54,7 @@ def headline_of(result: Result, named: str) -> Headline:
     between = f"80 % range: {words} {unit_of(result)}" if (words := band(result)) else ""
     runtimes = runtimes_of(result)
     where = f"runs in {', '.join(runtimes)}" if runtimes else NO_RUNTIME_TODAY
-    start = [Command("start it", command_of(result, "launch"))] if runtimes else []
+    start = [Command("start it", command_of(result, "launch", runtimes[0]))] if runtimes else []
     memory = f"{result.peak_memory_bytes / GIB:.1f} GiB on the fullest GPU"
     return Headline(duration(result), per_words(result), [named, between, memory, where], start)
 

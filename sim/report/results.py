@@ -9,17 +9,17 @@ from typing import Any, Final
 from profiles.costs.bands import FAMILIES
 from profiles.costs.trust import Trust, trust_of
 from profiles.errors import counted, flag_of, flag_value
-from profiles.software.runtimes import runs_in
+from profiles.software.runtimes import find_runtime
 from profiles.software.stacks import DEFAULT_STACK, SERVED
 from profiles.units import GB, GIB
-from sim.explore.legality import case_of
+from sim.explore.legality import left_out, runtimes_of
 from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result, Source
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
-from strategies.plans.workloads import ONE_DRAW
+from strategies.plans.workloads import ONE_DRAW, SEQUENTIAL
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, Sampler, Strategy
 
@@ -97,8 +97,8 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     if result.source is None:
         yield "times", result.provenance
         return
-    scenario, runtimes = result.source.scenario, runtimes_of(result)
-    yield "runs in", f"{', '.join(runtimes)}{start}" if runtimes else NO_RUNTIME_TODAY
+    scenario = result.source.scenario
+    yield "runs in", f"{words}{start}" if (words := _runtime_words(result, scenario)) else NO_RUNTIME_TODAY
     trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
     if result.provenance == "estimated" and trust is not None:
@@ -114,11 +114,13 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     yield "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
 
 
-def runtimes_of(result: Result) -> tuple[str, ...]:
-    """Return the runtimes that start a result; none where its source is not known."""
-    if (source := result.source) is None:
-        return ()
-    return runs_in(result.task, case_of(source.strategy, source.scenario))
+def _runtime_words(result: Result, scenario: AnyScenario) -> str:
+    """Return the runtimes that start a result, those together that set as much of what its time is of."""
+    groups: dict[str, list[str]] = {}
+    for name in runtimes_of(result):
+        left = left_out(find_runtime(name), scenario).items()
+        groups.setdefault(" ".join(f"{flag_of(key)} {value}" for key, value in left), []).append(name)
+    return "; ".join(f"without {flags}: " * bool(flags) + ", ".join(names) for flags, names in groups.items())
 
 
 def trust_in(result: Result) -> Trust | None:
@@ -205,18 +207,19 @@ def _quantities(result: Result) -> Iterator[Line]:
     yield "sent", f"{sent}, {result.collective_bytes / GB:,.2f} GB in collectives, {whose}"
 
 
-def command_of(result: Result, command: str = "run") -> str:
+def command_of(result: Result, command: str = "run", runtime: str = "") -> str:
     """Return the command line that gives a result again, or launches it, without most flags at their defaults."""
-    usual = () if result.source is None else _usual(result.source)
+    usual = () if result.source is None else _usual(result.source, runtime)
     flags = [
         (flag_of(key), str(flag_value(value)))
         for key, value in result.flags.items()
         if value not in (None, "") and key not in usual
     ]
+    flags += [("--runtime", runtime)] if runtime else []
     return shlex.join(["sim", command, *(word for pair in flags for word in pair)])
 
 
-def _usual(source: Source) -> set[str]:
+def _usual(source: Source, runtime: str) -> set[str]:
     """Return the flags that are at their defaults; ``--steps`` counts as none, since it says what is asked."""
     strategy: Any = source.strategy
     workload: Any = source.scenario.workload
@@ -228,14 +231,16 @@ def _usual(source: Source) -> set[str]:
         in (item.default, getattr(of, str(item.metadata.get("same_as")), None))
         for of, item in items
     }
-    usual["stack"] = scenario.stack_name == (DEFAULT_STACK if trains else SERVED)
+    own = find_runtime(runtime) if runtime else None
+    usual["stack"] = scenario.stack_name == (own.stack if own else DEFAULT_STACK if trains else SERVED)
     if trains:
         usual["batch_size"] = workload.batch_size == model.samples_per_gpu * workload.num_gpus
         usual["resolution"] = not model.resized_from
         shares = {model.components[i].self_conditioning for i in model.backbones}
         usual["self_conditioning"] = workload.self_conditioning in (None, *shares)
     else:
-        usual["guidance"] = workload.guidance == model.guidance
+        in_turn = own is not None and model.name in own.sequential
+        usual["guidance"] = workload.guidance == (SEQUENTIAL if in_turn else model.guidance)
         usual["resolution"] = (workload.height, workload.width) == (model.height, model.width)
     return {name for name, at_default in usual.items() if at_default}
 

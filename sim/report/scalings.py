@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from profiles.errors import counted
-from sim.explore.legality import starters
+from sim.explore.legality import runtimes_of
 from sim.explore.scaling import PAYS, Clusters, Scaling, Step
 from sim.report.blocks import Block, Column, Command, Table, print_blocks
 from sim.report.descriptions import how, tried
@@ -112,7 +112,7 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
         + " cheapest" * (of == least is not None)
         for place, (of, (knee, _), result) in enumerate(zip(dollars, ranked, results, strict=True))
     ]
-    runtimes = [starters(point, sweep.scenario) for _, sweep in ranked if (point := sweep.best_point())]
+    runtimes = [runtimes_of(result) for result in results]
     where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
     columns = [
         Column("cluster", marks, words=True),
@@ -127,7 +127,7 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
     ]
     table = Table(f"{first.title.replace(where, 'each cluster')}, fastest first", columns)
     starts = (
-        Command(f"on {result.cluster}", command_of(result, "launch" if names else "run"))
+        Command(f"on {result.cluster}", command_of(result, *(("launch", names[0]) if names else ())))
         for result, names in zip(results, runtimes, strict=True)
     )
     return [table, *legend(table), *nowhere, *starts]

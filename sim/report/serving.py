@@ -1,7 +1,7 @@
 """Serving in words: the verdict on plans, their table, and the page of a report."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from profiles.errors import counted, flag_of, flag_value
+from profiles.software.runtimes import find_runtime
+from sim.explore.legality import runtimes_of
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import rounded, sample_words
 from sim.report.page import FROM, Headline, Part, page_text, provenance, write_page
@@ -191,15 +193,19 @@ def serving_blocks(serving: Serving) -> list[Block]:
     plan, site = serving.best.plan, serving.question.site
     if plan.elastic or not site.fastest:
         return blocks
+    servers: dict[int, str] = {}
     for gpus in dict.fromkeys(plan.sizes):
-        command = command_of(site.fastest[gpus]).replace("sim run", "sim launch", 1)
+        result = site.fastest[gpus]
+        name = next(iter(runtimes_of(result)), "")
+        servers[gpus] = find_runtime(name).serves if name else ""
+        command = command_of(result, "launch" if name else "run", name)
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
     in_nodes = not plan.stages and max(plan.sizes) <= site.per_node
-    return [*blocks, *(places(plan.sizes, site.per_node) if in_nodes else ())]
+    return [*blocks, *(places(plan.sizes, site.per_node, servers) if in_nodes else ())]
 
 
-def places(replicas: Sequence[int], per_node: int) -> list[str]:
-    """Return the GPUs and the port of each replica, node by node; nodes that hold the same share a line.
+def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -> list[str]:
+    """Return the GPUs, server and port of each replica, node by node; nodes that hold the same share a line.
 
     ``replicas`` are the GPUs of each, in powers of two, the largest first.
     """
@@ -209,7 +215,8 @@ def places(replicas: Sequence[int], per_node: int) -> list[str]:
         node, start = divmod(first + -first % per_node * (first % per_node + gpus > per_node), per_node)
         held = nodes.setdefault(node, [])
         numbers = ",".join(map(str, range(start, start + gpus)))
-        held.append(f"CUDA_VISIBLE_DEVICES={numbers} --port {8000 + len(held)}")
+        starts = f" {servers[gpus]} ... --port {8000 + len(held)}" if servers[gpus] else ""
+        held.append(f"CUDA_VISIBLE_DEVICES={numbers}{starts}")
         first = node * per_node + start + gpus
     alike: dict[str, list[int]] = {}
     for node, held in nodes.items():

@@ -10,7 +10,7 @@ from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice
-from sim.explore.legality import starters
+from sim.explore.legality import always_recomputed, runtimes_of, starters
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -91,7 +91,7 @@ class Verdict(Panelled):
     @property
     def launch(self) -> str:
         """The command line that starts the best in a runtime; empty where none does."""
-        return command_of(self.best, "launch") if self.runs_in else ""
+        return command_of(self.best, "launch", self.runs_in[0]) if self.runs_in else ""
 
     @property
     def answer(self) -> list[Block]:
@@ -299,12 +299,13 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
             *changes_asked(sweep, best),
         )
     )
-    account, difference = next(answers)
+    always = sweep.runtime and always_recomputed(sweep.runtime)
+    (account, difference), result = next(answers), sweep.result_of(best)
     fastest = next(answers) if by_memory else None
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
-        best=sweep.result_of(best),
+        best=result,
         account=account,
         runner_up=None if other is None else other.result,
         runner_up_ties=other is not None and any(other is point for point in ties),
@@ -315,14 +316,14 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         changes=tuple(answers),
         tried=values,
         fair=fairness(sweep.points) or _one_copy_words(sweep),
-        runs_in=runs_in,
+        runs_in=tuple(sorted(runtimes_of(result), key=lambda name: name != sweep.runtime)),
         chosen=choice if len(choice.close) > 1 else None,
         research=None if research is None else sweep.result_of(research),
         research_ties=any(research is point for point in ties),
         copies=sweep.copies(best),
         same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
         fastest=fastest,
-        note=note,
+        note="; ".join(filter(None, (note, f"{sweep.runtime} always recomputes" if always else ""))),
         roomy=next((of for of in results if not of.nearly_full), None) if best.result.nearly_full else None,
     )
 

@@ -1,13 +1,16 @@
 """Starting: what the scripts that ``sim launch`` writes train, until weights and data of the user's own stand there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
@@ -20,6 +23,7 @@ from profiles.measuring.counting.config_files import ConfigOptions, read_config
 from profiles.measuring.counting.dataflow import units_of
 from profiles.measuring.counting.trace import tensors
 from profiles.measuring.timing.building import build, inputs, largest_integer
+from profiles.units import GIB
 
 Batch = Callable[..., dict[str, Any]]
 """From a device, and a precision, to the keyword arguments of one pass on a random batch."""
@@ -80,3 +84,28 @@ def loss_of(output: object) -> Tensor:
         noise = torch.randn(one.shape, generator=draws, device=one.device)
         losses.append(mse_loss(one.float(), noise))
     return torch.stack(losses).mean()
+
+
+def say(text: str) -> None:
+    """Print a line on the first rank alone."""
+    if not distributed.is_initialized() or distributed.get_rank() == 0:
+        print(text)
+
+
+def steps(count: int = 5) -> Iterator[int]:
+    """Yield the numbers of steps, then print the median seconds of all but the first, and the fullest GPU's peak."""
+    ends, there = list[float](), torch.cuda.is_available()
+    for step in range(count):
+        yield step
+        if there:
+            torch.cuda.synchronize()
+        ends.append(perf_counter())
+    step_s = median(end - start for start, end in pairwise(ends))
+    peaks = torch.tensor(
+        [torch.cuda.max_memory_reserved() / GIB if there else 0.0], device="cuda" if there else "cpu"
+    )
+    if distributed.is_initialized():
+        distributed.all_reduce(peaks, distributed.ReduceOp.MAX)
+    say(
+        f"median step: --measured step_s={step_s:.4g} of sim run; peak of reserved memory: {peaks.item():.1f} GiB"
+    )
