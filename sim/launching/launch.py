@@ -355,11 +355,13 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     files |= {"run.sh": f'{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
     if (config := values.get("config")) is not None and "train.py" in files:
         files["config.json"] = f"{json.dumps(config, indent=2)}\n"
-    lacking = []
+    lacking: list[str] = []
     if result.missing_memory:
         held = {name: value for name, value in result.parameters.items() if value is not None}
-        scenario, only = result.source.scenario, {"single": True, "runtime": runtime.name}
-        changes = relax(Question(scenario, [result.strategy], held, **only)) or NOTHING_FITS
+        question = Question(
+            result.source.scenario, [result.strategy], held, single=True, runtime=runtime.name
+        )
+        changes = relax(question) or NOTHING_FITS
         lacking = [f"{result.strategy} does not fit: {result.missing_memory}; {changes}"]
     since = (
         ""

@@ -98,7 +98,7 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
         yield "times", result.provenance
         return
     scenario = result.source.scenario
-    yield "runs in", f"{words}{start}" if (words := _runtime_words(result, scenario)) else NO_RUNTIME_TODAY
+    yield "runs in", f"{where}{start}" if (where := _runtime_words(result, scenario)) else NO_RUNTIME_TODAY
     trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
     if result.provenance == "estimated" and trust is not None:
