@@ -1,6 +1,8 @@
 """Counting: models of the user's own, from a module of torch or a ``config.json``, without weights."""
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     from profiles.measuring.counting.component import ModelCount
 
+SIZES: Final = ("sample_size", "sample_height", "sample_width")
+"""Keys of a ``config.json`` that give the size of its samples."""
 CPU: Final = "uv pip install --torch-backend cpu 'diffusim[measure]'"
 """What brings the packages that count, with torch's build for CPUs: 200 MB, where pip's has 6 GB of CUDA."""
 
@@ -43,18 +47,29 @@ def count(
 
 
 @cache
-def count_file(path: Path, changed_ns: int) -> Model:
-    """Return the model of a ``config.json`` of diffusers, and note that it was counted."""
+def count_file(path: Path, changed_ns: int, sides: tuple[int, int] | None = None) -> Model:
+    """Return the model of a ``config.json`` of diffusers, and note that it was counted.
+
+    Height and width are those that the file gives; only where it gives none, the ``sides``.
+    """
+    config: object = None
+    with suppress(ValueError, OSError):  # what is no such file is refused below
+        config = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(config, dict) and "_class_name" in config:
+        own = any(config.get(key) is not None for key in SIZES)
+        if not own and sides is None:
+            raise InputError(f"{path}: {SIZES[0]} is missing; `resolution` gives the pixels, such as 1024")
+        sides = None if own else sides
     try:
         from profiles.measuring.counting.config_files import ConfigOptions, read_config
         from profiles.measuring.counting.configured import count_configured, slug
     except ModuleNotFoundError as error:
         raise InputError(f"counting {path} needs {error.name}: {CPU}") from None
     try:
-        counted = count_configured([read_config(path)], ConfigOptions())
+        height, width = sides or (None, None)
+        counted = count_configured([read_config(path)], ConfigOptions(height=height, width=width))
     except InputError as error:
-        sides = " --height 1024 --width 1024" if "--height" in str(error) else ""
-        where = f"`sim measure count --config {path}{sides} --output DIR` takes it"
+        where = f"`sim measure count --config {path} --output DIR` takes it"
         raise InputError(f"{error}: {where}" if "; give " in str(error) else str(error)) from None
     name = slug(counted.architecture.title)
     warn_caller(f"{path} is counted as model {name}, a backbone without encoders", DiffusimNote)

@@ -1,6 +1,10 @@
 """The choice of a sweep: it runs, ties are decided in a fixed order, and no point left out would be chosen."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from making import simulate_everything, swept
 
 import sim
@@ -9,6 +13,7 @@ from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
 from sim.explore.choices import PREFERRED, SLACK, choose
 from sim.explore.legality import starters
+from sim.explore.points import Point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -79,6 +84,26 @@ def test_what_its_own_strategy_surely_beats_is_not_the_headline_for_its_memory()
     )
     first = next(of for of in sweep.ranked() if of.name == best.name)
     assert best.name != "zero2" and (best is first or best.tied(first, "throughput"))
+
+
+STARTED = [sim.run("sd21", name, gpus=16) for name in ("ddp", "zero3", "fsdp")]
+
+
+@given(st.lists(st.tuples(st.sampled_from(STARTED), st.integers(100, 104), st.integers(50, 70)), min_size=3))
+def test_no_point_that_is_faster_and_smaller_is_passed_over(drawn):
+    """Several of one strategy, of which some surely lose to another of theirs."""
+    points = []
+    for of, seconds, gib in drawn:
+        expected = replace(of.expected, duration_s=seconds / 100, peak_memory_bytes=gib * GIB)
+        points.append(Point(of.source.strategy, of.strategy, result=replace(of, expected=expected)))
+    scenario = STARTED[0].source.scenario
+    choice = choose(points, scenario, "throughput")
+    chosen = choice.point
+    for of in points:
+        nowhere_worse = all(map(float.__le__, of.costs, chosen.costs)) and of.costs != chosen.costs
+        assert not (nowhere_worse and facts(of, scenario) <= facts(chosen, scenario))
+    if any(not of.result.nearly_full for of in choice.close):
+        assert not chosen.result.nearly_full
 
 
 def test_everything_that_names_the_answer_names_the_same(capsys):

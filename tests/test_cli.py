@@ -398,7 +398,7 @@ REFUSED = [
     (f"{DDP} --memory 1KiB", "such as 40GiB, in MiB, GiB, TiB, MB, GB, TB, at most 1e+06 GiB"),
     (f"{DDP} --memory nan", "--memory is 'nan', must be a size"),
     (f"{DDP} --cluster a100-nvlink-8 --link inter=2x", "but cluster a100-nvlink-8 has no inter_node link"),
-    (f"{DDP} --cluster a100-nvlink-8 --nodes 2", "but a100-nvlink-8 is one node: its file has no inter_node link"),
+    (f"{DDP} --cluster a100-nvlink-8 --nodes 2", "no inter_node link, as a100-ib or p4de has"),
     (f"{DDP} --cluster ideal --link intra=150GB/s", "but the intra links are ideal: free at any bandwidth"),
     # what would change nothing
     (f"{PIXART} --strategy ulysses --gpus 4 --vae-parallel 4", "without --include vae_decoder, or --include all"),

@@ -30,6 +30,8 @@ def test_what_fits_by_the_middle_estimate_alone_is_nearly_full_and_the_verdict_s
     verdict = sim.sweep("sd21", memory=f"{sizes[1] + 0.1:.2f}GiB", **asked).verdict
     said = dict(verdict.lines)
     assert verdict.best.nearly_full == ("nearly full" in said["memory"]) == ("with room" in said)
+    commands = [block.gives for block in verdict.answer[1:]]
+    assert commands == ["start it", *["with room"] * (verdict.roomy is not None)]
 
 
 def test_zero2_keeps_whole_half_precision_gradients_so_that_flux_does_not_fit_four_gpus():

@@ -89,6 +89,8 @@ class Trust:
         return self.task, self.family, self.kind, *names, *self.pace.cells, *self.scaling.cells
 
     def __str__(self) -> str:
+        if self.sources and max(self.pace.numbers, self.scaling.numbers) < FEWEST:
+            return f"{self.kind}: not validated: {self.words}"
         if self.sources:
             return f"{self.kind}: {self.words}"
         of = {"train": "run", "sample": "latency"}[self.task]
@@ -103,7 +105,7 @@ class Trust:
         numbers = counted(sum(errors.numbers for errors in of.values()), "published number")
         known = f"{numbers} from {counted(len(self.sources), 'source')} ({_names(self.models)}{sizes})"
         told = [f"{name}: {errors}" for name, errors in of.items() if errors.numbers >= FEWEST]
-        return "; ".join([known, *(told or ["too few to judge by"])])
+        return "; ".join([known, *(told or ["too few to say how far off such estimates are"])])
 
 
 def _names(names: Sequence[str]) -> str:

@@ -111,7 +111,9 @@ class Cluster:
         check_fields(owner, self, overlap_slowdown=AT_LEAST_1, **dict.fromkeys(counts, AT_LEAST_1))
         check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
         if self.inter_node is not None:
-            check_choice(owner, "inter_node.kind", self.inter_node.kind, INTER_NODE)
+            check_choice(
+                owner, "inter_node.kind (nic: InfiniBand, RoCE, EFA)", self.inter_node.kind, INTER_NODE
+            )
         elif self.max_nodes > 1:
             raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
         if self.collectives.across and not self.intra_node.socket_size:

@@ -10,7 +10,7 @@ from sys import float_info
 from typing import Any, Final
 
 from profiles.errors import counted, shown, wrong
-from profiles.machines.clusters import Cluster, Link
+from profiles.machines.clusters import Cluster, Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, find_device
 from profiles.units import GB, GIB
 
@@ -45,8 +45,10 @@ def changed(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
 
 
 def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """What-ifs for a title; nothing where there are none."""
-    words = ", ".join(f"{name} {value}" for name, value in changes)
+    """What-ifs for a title, with what they leave as it is; nothing where there are none."""
+    asked = dict(changes)
+    kept = {"device": " on the links of the cluster"} if "link" not in asked else {}
+    words = ", ".join(f"{name} {value}{kept.get(name, '')}" for name, value in asked.items())
     return (f"what if {words}",) if words else ()
 
 
@@ -88,7 +90,10 @@ def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # n
             "nodes", f"is {value}, but a node of {cluster.name} has {cluster.devices_per_node} devices"
         )
     if nodes > 1 and cluster.inter_node is None:
-        raise wrong("nodes", f"is {value}, but {cluster.name} is one node: its file has no inter_node link")
+        shipped = map(load_cluster, cluster_names())
+        like = [of.name for of in shipped if of.inter_node and of.device == cluster.device] or ["h100-ib"]
+        rule = f"its file has no inter_node link, as {' or '.join(like)} has"
+        raise wrong("nodes", f"is {value}, but {cluster.name} is one node: {rule}")
     words = str(value) if match[2] else nodes
     return replace(cluster, max_nodes=nodes, devices_per_node=each), words
 

@@ -23,7 +23,7 @@ from strategies.plans.workloads import AUTO, RELIEF
 from strategies.registry import class_of, every_strategy, strategy_named, task_of
 
 WHAT_IF_HELP: Final = {
-    "link": "bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
+    "link": "bandwidth: intra=150GB/s per GPU, inter=2x per node, all adapters together; may be given twice",
     "nodes": "the most there may be, such as 2; or 2x4: two of 4 devices each",
     "device": "a device's name, or a device file, in place of the cluster's",
     "memory": "of each device, such as 40GiB",

@@ -37,6 +37,7 @@ def may_start(point: Point, scenario: AnyScenario) -> bool:
 Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
     "runs today": lambda point, scenario: not _runs(point, scenario),
+    "surely fits": lambda point, _: point.result is not None and point.result.nearly_full,
     "takes the fewest GPUs": lambda point, scenario: point.num_gpus or scenario.workload.num_gpus,
     "draws the exact image": lambda point, scenario: not is_exact(point, scenario),
     "is the simplest method": lambda point, scenario: point.complexity,
@@ -62,7 +63,8 @@ class Choice(NamedTuple):
 def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Choice | None:
     """Return the choice among the simulated and recommended ones of some points; None where there are none.
 
-    Of equals by all that is preferred, those count that tie with the fastest of them: the first of least whole GiB.
+    Of equals by all that is preferred, those count that tie with the fastest of them: the first of least whole GiB. A
+    point that is nowhere worse than that, and faster or smaller, takes its place.
     """
     good = [point for point in points if point.status == "simulated" and point.recommended]
     good.sort(key=lambda point: (point.score(objective), *point.costs))
@@ -85,6 +87,13 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
         left = kept
     alike = [point for point in left if tied(point, left[0])]
     point = min(alike, key=lambda point: int(point.costs[1] / GIB))
+
+    def worth(one: Point) -> tuple[Any, ...]:
+        return *(fact(one, scenario) for fact in PREFERRED.values()), one.score(objective), *one.costs
+
+    most = worth(point)
+    better = [of for of in good if all(a <= b for a, b in zip(worth(of), most, strict=True))]
+    point = min(better, key=worth)
     return Choice(point, best, tuple(close), (*by, *["needs the least memory"] * (point is not left[0])))
 
 

@@ -255,9 +255,14 @@ def example_of(points: Iterable[Point], kind: str) -> Point:
 
 def example_words(points: Iterable[Point], kind: str) -> str:
     """The example of a kind of infeasible points in words."""
-    example = example_of(points, kind)
+    points = list(points)
+    example, most = example_of(points, kind), max(point.num_gpus or 0 for point in points)
+    degrees = [f"{of.replace('_', ' ')} {x}" for of, x in example.parameters.items() if "_degree" in of and x]
+    gpus = example.num_gpus or most
+    degrees += [f"on {counted(gpus, 'GPU')}"] if gpus < most else []
+    name = ", ".join([example.name, *degrees])
     recomputing = f" with {example.checkpointing} checkpointing" if example.checkpointing else ""
-    return example.name if example.reason == kind else f"{example.name}{recomputing}: {example.reason}"
+    return example.name if example.reason == kind else f"{name}{recomputing}: {example.reason}"
 
 
 def pareto_front(rows: Iterable[R]) -> list[R]:

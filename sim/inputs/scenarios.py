@@ -172,7 +172,8 @@ def scenario_of(request: Request) -> AnyScenario:
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     cluster = changed(cluster, request.options)
     stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
-    model = _named_model(request.model) if isinstance(request.model, str) else request.model
+    model, resolution = request.model, request.options.get("resolution")
+    model = _named_model(model, resolution) if isinstance(model, str) else model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
     cluster.check_gpus(gpus)  # before the batch, of which each has a part
     model_name, cluster_name, stack_name = (
@@ -200,13 +201,13 @@ def scenario_of(request: Request) -> AnyScenario:
     return scenario
 
 
-def _named_model(name: str) -> Model:
+def _named_model(name: str, resolution: Any = None) -> Model:  # noqa: ANN401
     """Return a model by its name, its folder, or the ``config.json`` that it is counted from."""
     path = Path(name)
     if path.suffix == ".json" and path.is_file():
         from sim.counting import count_file  # noqa: PLC0415  few ask for it
 
-        return count_file(path, path.stat().st_mtime_ns)
+        return count_file(path, path.stat().st_mtime_ns, None if resolution is None else sides_of(resolution))
     return load_model(name)
 
 

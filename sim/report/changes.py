@@ -88,7 +88,7 @@ def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") ->
 
     if isinstance(scenario, Scenario):
         recomputed = (checkpointing or workload.checkpointing) != "none"
-        name, kind = ("no checkpointing", "none") if recomputed else ("checkpointing", "block")
+        name, kind = ("no checkpointing", "none") if recomputed else ("block checkpointing", "block")
         yield changed(name, f"--checkpointing {kind}", checkpointing=kind)._replace(recomputes=True)
         if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
             kind = CACHED if workload.frozen == ONLINE else ONLINE

@@ -180,8 +180,10 @@ def time_words(account: Account) -> str:
     host, wire, idle = account.host, account.wire, account.idle
     behind = f", host {host:.1%}" if host >= LEAST_SHARE else ""
     compute = account.compute if behind else account.compute + host
-    parts = bar(compute, host, wire, marks=FULL + HOST + PART)
-    return f"{parts} compute {compute:.1%}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
+    parts, slowed = bar(compute, host, wire, marks=FULL + HOST + PART), ""
+    if account.slowed >= LEAST_SHARE:
+        compute, slowed = compute - account.slowed, f", slowed by overlap {account.slowed:.1%}"
+    return f"{parts} compute {compute:.1%}{slowed}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
 
 
 def _question(result: Result) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
-from sim.explore.choices import SLACK, Choice
+from sim.explore.choices import SLACK, Choice, choose
 from sim.explore.legality import always_recomputed, runtimes_of, starters
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
@@ -25,6 +25,7 @@ from sim.report.results import (
     image_groups,
     origin_lines,
     result_lines,
+    runtimes_of,
     trust_in,
 )
 
@@ -38,6 +39,7 @@ class Verdict(Panelled):
         passed_over: other strategies with a point before the runner-up's that no runtime starts.
         difference: what the runner-up does longer and shorter.
         ties: points of each strategy, of those simulated, that tie with the best.
+        wide: those of them whose best tie is slower than a choice may be: ties by the width of their errors.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
         changes: single changes of the question, and the answers then.
         tried: the values of parameters that the sweep looks at; those that it varied are named.
@@ -74,6 +76,7 @@ class Verdict(Panelled):
     lead: tuple[Line, ...] = ()
     note: str = ""
     roomy: Result | None = None
+    wide: frozenset[str] = frozenset()
 
     def __bool__(self) -> Literal[True]:
         return True
@@ -95,8 +98,11 @@ class Verdict(Panelled):
 
     @property
     def answer(self) -> list[Block]:
-        """The verdict as a panel, and the command that starts the best where a runtime does."""
-        return [self.panel, *([Command("start it", self.launch)] if self.launch else [])]
+        """The verdict as a panel, and the commands that start the best, and that with room, where a runtime does."""
+        commands = [Command("start it", self.launch)] if self.launch else []
+        if self.roomy is not None and runtimes_of(self.roomy):
+            commands.append(Command("with room", command_of(self.roomy, "launch")))
+        return [self.panel, *commands]
 
     @property
     def lines(self) -> list[Line]:
@@ -141,16 +147,15 @@ class Verdict(Panelled):
         return ", ".join(filter(None, (result.strategy, how(result, self.tried), where)))
 
     def _ties_words(self) -> str:
-        """Return the ties that are not named already, those together that recompute the same."""
+        """Return the ties that are not named already, with what they recompute, and which are much slower."""
         named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
         others: dict[str, list[str]] = {}
         for name in self.ties:
+            recomputed = f"{self.relieved[name]} checkpointing" if name in self.relieved else ""
+            wide = "slower, not ruled out: its error is wide" if name in self.wide else ""
             if name not in named:
-                others.setdefault(self.relieved.get(name, ""), []).append(name)
-        return "; ".join(
-            f"{', '.join(names)}{f' ({what} checkpointing)' if what else ''}"
-            for what, names in others.items()
-        )
+                others.setdefault(", ".join(filter(None, (recomputed, wide))), []).append(name)
+        return "; ".join(f"{', '.join(of)}{f' ({what})' if what else ''}" for what, of in others.items())
 
     def _took_words(self, result: Result) -> str:
         """Return the value of a result by the ranking criterion."""
@@ -168,7 +173,8 @@ class Verdict(Panelled):
             words = compared(two.gpu_s_per_sample / one.gpu_s_per_sample, "cost")
         else:
             words = compared(one.expected.duration_s / two.expected.duration_s)
-        return f"{words}, too close to call" if tie else words
+        close = "not ruled out: its error is wide" if other.strategy in self.wide else "too close to call"
+        return f"{words}, {close}" if tie else words
 
     def _fastest_words(self, fastest: Result) -> str:
         """Return the speed-up of the fastest point over the one of least memory."""
@@ -280,7 +286,8 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
     assert best.result is not None
     runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
-    results = [point.result for point in ranked if point.result is not None]
+    sure = (of for of in ranked if best.result.nearly_full and of.result and not of.result.nearly_full)
+    roomy = choose(sure, sweep.scenario, sweep.objective)
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
     there = [point for point in ranked if starters(point, sweep.scenario)] if runs_in else ranked
     research = first if first is not there[0] and not first.same(there[0]) else None
@@ -312,6 +319,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         passed_over=tuple(dict.fromkeys(passed)),
         difference=difference,
         ties=Counter(point.name for point in ties),
+        wide=frozenset(name for name, of in leaders.items() if of.costs[0] > SLACK * best.costs[0]),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=tuple(answers),
         tried=values,
@@ -324,7 +332,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
         fastest=fastest,
         note="; ".join(filter(None, (note, f"{sweep.runtime} always recomputes" if always else ""))),
-        roomy=next((of for of in results if not of.nearly_full), None) if best.result.nearly_full else None,
+        roomy=None if roomy is None else sweep.result_of(roomy.point),
     )
 
 
