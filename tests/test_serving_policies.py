@@ -326,14 +326,30 @@ def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
 
 
 @pytest.mark.parametrize(
-    "chosen", [lambda queue: Run((), 1), lambda queue: Run(queue, 0), lambda queue: Run(queue * 2, 1)]
+    ("chosen", "says"),
+    [
+        (lambda queue: Run((), 1), "1 steps of 0 requests, must be at least one of some that wait"),
+        (lambda queue: Run(queue, 0), "0 steps of 3 requests, must be at least one"),
+        (lambda queue: Run(queue[:1] * 2, 1), "1 steps of 2 requests, must be at least one"),
+        (lambda queue: Run(queue[:1], 9), "9 steps of 1 request, must be at most the 1 that are left"),
+        (lambda queue: Run(queue[:2], 1), "1 steps of 2 requests, must be of at most 1 "),
+        (lambda queue: Run(queue, 1), "1 steps of 3 requests, must be of requests of one shape"),
+        (lambda queue: Run(queue[0], 1), "Run.*, must be a Run of a list of requests"),
+        (lambda queue: queue[0], "Job.*, must be a Run of a list"),
+    ],
 )
-def test_a_policy_that_runs_nothing_or_what_does_not_wait_is_refused(chosen):
-    class Wrong(Policy):
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_policy_that_chooses_what_cannot_run_is_refused(chosen, says, elastic):
+    class Wrong(ElasticPolicy if elastic else Policy):
         name, summary = "wrong", "runs what cannot be run"
 
         def start(self, queue, replica, fleet):
-            return chosen(queue)
+            return chosen(queue) if len(queue) == 3 else fleet.now + 1
 
-    with pytest.raises(InputError, match=r"policy wrong chose . steps of"):
-        replay(Wrong(), [request(0, 1)])
+        def divide(self, queue, free, fleet):
+            run = chosen(queue) if len(queue) == 3 else ()
+            return [run._replace(gpus=1)] if isinstance(run, Run) else run
+
+    requests = [request(0, 1), request(0, 1), request(0, 1, side=BIG)]
+    with pytest.raises(InputError, match=f"policy wrong chose {says}"):
+        replay(Wrong(), requests)

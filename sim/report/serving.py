@@ -36,8 +36,8 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     Raises:
         InfeasibleError: no plan is known.
     """
-    plan, bound, result = serving.best.plan, serving.fewest_bound, serving.result
-    lines = [] if bound is None else [("fewest", _fewest_words(serving, bound))]
+    plan, result = serving.best.plan, serving.result
+    lines = [] if serving.fewest_bound is None else [("fewest", _fewest_words(serving))]
     lines.append(("best", plan_words(plan, named=len(serving.questions) > 1)))
     cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
     lines.append(("policy", f"{plan.rule}{cap}: {plan.policy.summary}"))
@@ -63,12 +63,15 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     return ", ".join([*parts, f"pools {pools}"] if pools else parts)
 
 
-def _fewest_words(serving: Serving, bound: int) -> str:
+def _fewest_words(serving: Serving) -> str:
     """Return the fewest GPUs, at the low and the high estimate too, and the bound below them."""
-    ends = dict.fromkeys("more" if gpus == inf else str(gpus) for gpus in serving.ends["gpus"])
-    band = f" ({' to '.join(ends)} by the error of the step times)" if len(ends) > 1 else ""
-    fewest = counted(serving.best.plan.gpus, "GPU")
-    return f"{fewest}{band}; fewer than {bound} cannot keep up, whatever the plan"
+    gpus, (low, high) = serving.best.plan.gpus, serving.ends["gpus"]
+    ends = [f"{low:g} if our step times are too long"] * (low < gpus)
+    ends += [f"{'more' if high == inf else f'{high:g}'} if they are too short"] * (high > gpus)
+    band = f" ({', '.join(ends)})" if ends else ""
+    return (
+        f"{counted(gpus, 'GPU')}{band}; fewer than {serving.fewest_bound} cannot keep up, whatever the plan"
+    )
 
 
 def share_words(share: float) -> str:
@@ -81,16 +84,22 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     best, options = serving.best, serving.options
     if best.attainment is not None:
         slos = sorted({kind.slo_s for kind in serving.questions[0].kinds if kind.slo_s < inf})
-        within = " to ".join(dict.fromkeys(f"{of:.3g}" for of in (slos[0], slos[-1])))
-        holds = "held" if best.holds(options.slo_share) else "missed"
+        within = " to ".join(dict.fromkeys(map(figures, (slos[0], slos[-1]))))
+        worst_s = (interval_of_p99(best.latencies_s) or (0.0, 0.0))[1]
+        narrowly = " narrowly" * bool(options.slo_share == 0.99 and worst_s > slos[0] == slos[-1])
+        holds = f"held{narrowly}" if best.holds(options.slo_share) else "missed"
         words = f"{share_words(best.attainment)} of the requests within {within} s"
         yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
     told = ", ".join(
         f"p{of:g} {figures(best.percentile_s(of))} s" for of in sorted({*TOLD, wanted_of(serving)})
     )
     interval = " to ".join(map(figures, interval_of_p99(best.latencies_s) or ()))
-    drawn = f" ({interval} by the draw of requests)" if interval else ""
-    yield "latency", f"{told}{drawn}, mean {figures(best.mean_s)} s"
+    drawn = f" ({interval} in other random draws)" if interval else ""
+    steady = f"{told}{drawn}, mean {figures(best.mean_s)} s"
+    yield (
+        "latency",
+        steady if _is_steady(serving) else "no steady state: the queue grows, and with it the latency",
+    )
     arrivals = "trace" if options.requests is not None else options.arrivals
     requests = f"{len(best.latencies_s):,} requests counted"
     yield "load", f"{rate_words(best.rate_per_s)} a second, {arrivals}; {requests}"
@@ -102,10 +111,17 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         band = f" ({rate_words(low)} to {rate_words(high)} {by})"
         yield "capacity", f"up to {rate_words(best.capacity_per_s)} a second hold the SLO{band}"
     each_s = best.gpu_s_per_request
-    cost = f"{figures(each_s)} GPU-seconds each" if each_s < inf else "none complete"
+    cost = f"{figures(each_s)} paid GPU-seconds each" if each_s < inf else "none complete"
     if best.dollars_per_1000 is not None:
         cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {samples_of(serving)}"
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
+
+
+def _is_steady(serving: Serving) -> bool:
+    """Whether percentiles mean something: those of a trace, or of a load that the best plan keeps up with."""
+    return (
+        serving.best.keeps_up or serving.options.requests is not None or bool(serving.options.process.clients)
+    )
 
 
 def wanted_of(serving: Serving) -> float:
@@ -125,7 +141,14 @@ def load_warning(serving: Serving) -> str:
     best, (rate, plan) = serving.best, serving.limit
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     which = f"({plan.replicas} {plan.rule_and_cap})"
-    holds = f"up to {rate_words(rate)}/s {holds} {which}" if rate else f"no rate {holds}"
+    late = [] if rate else serving.question.late_alone(best.plan)
+    alone = ", ".join(
+        f"{of.shape.words} takes {figures(s)} s alone, SLO {figures(of.slo_s)} s" for of, s in late
+    )
+    none = f"no rate {holds}{f': {alone}' * bool(alone)}"
+    holds = f"up to {rate_words(rate)}/s {holds} {which}" if rate else none
+    if best.keeps_up and rate >= best.rate_per_s:
+        return f"the {len(best.latencies_s)} requests counted are too few to tell: of more, {holds}"
     if best.keeps_up:
         return f"{rate_words(best.rate_per_s)}/s misses the SLO; {holds}"
     completes = f"the {rate_words(best.ceiling_per_s)}/s that the best plan completes"
@@ -146,7 +169,7 @@ def figures(value: float) -> str:
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     """Yield what a request's time goes to, and which class misses its SLO most."""
     jobs = [job for job in best.log.jobs if job.arrival_s >= best.warmup_s] if best.log is not None else []
-    if not jobs:
+    if not jobs or not _is_steady(serving):
         return
     wait_s = float(np.mean([job.start_s - job.arrival_s for job in jobs]))
     site, degree = serving.question.site, best.plan.degree
@@ -170,7 +193,7 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
     if ties := serving.ties():
         named = ", ".join(dict.fromkeys(f"{of.plan.replicas} {of.plan.rule}" for of in ties))
         yield "ties", f"the draws cannot tell the best from {named}"
-    if "p99_s" in serving.ends:
+    if "p99_s" in serving.ends and _is_steady(serving):
         low, high = map(figures, serving.ends["p99_s"])
         shares = " to ".join(map(share_words, dict.fromkeys(serving.ends.get("attainment", ()))))
         held = f", {shares} hold the SLO" if shares else ""
@@ -276,7 +299,7 @@ def _table(
         *(Column(f"p{p:g}\ns", [figures(of.percentile_s(p)) for of in every], rank) for p, rank in told),
         Column("capacity\nper s", per_s),
         Column("use", [f"{of.use:.0%}" for of in every], 5),
-        Column(f"GPU-s per\n{samples_of(serving)[:-1]}", costs, 4),
+        Column(f"paid GPU-s\nper {samples_of(serving)[:-1]}", costs, 4),
         Column("$ per\n1,000", dollars),
     ]
     return Table(title, columns)

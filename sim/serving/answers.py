@@ -11,7 +11,7 @@ from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
 from sim.serving.fleet import Plan
-from sim.serving.options import ServingOptions
+from sim.serving.options import REQUESTS, ServingOptions
 from sim.serving.outcomes import STUDENT, Outcome
 from sim.serving.serve import EXACT, Question
 
@@ -247,7 +247,8 @@ def _limit(found: Serving) -> tuple[float, Plan]:
     for of in found.outcomes:
         first.setdefault((of.plan.replicas, of.plan.max_batch == 1), of)
     for of in first.values():
-        has_slo, question = of.attainment is not None, found.question_of(of.plan)
+        has_slo = of.attainment is not None
+        question = replace(found.question_of(of.plan), least=0 if found.options.loading else REQUESTS)
         rate = question.capacity_per_s(of.plan, best[0]) if has_slo else of.ceiling_per_s
         best = (rate, of.plan) if rate > best[0] else best
     return best

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import simpy
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, counted, shown
 from profiles.mappings import FrozenMapping
 from strategies.policy import ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
@@ -212,15 +212,25 @@ class _Station(Fleet):
         last = times if ending == batch else self.times(gpus, shape, ending or 1)
         return first.encode_s * (begins > 0) + run.steps * times.step_s + last.decode_s * (ending > 0)
 
-    def take(self, run: Run, queue: list[Job]) -> None:
-        """Take the requests of a run out of a queue."""
-        steps, left = run.steps, len(queue) - len(run.jobs)
-        for job in run.jobs if steps > 0 else ():
-            if job in queue:
-                queue.remove(job)
-        if not run.jobs or len(queue) != left:
-            words = f"chose {steps} steps of {len(run.jobs)} requests, must be at least one of some that wait"
-            raise InputError(f"`policy` {self.policy.name} {words}")
+    def checked(self, run: object, queue: Sequence[Job]) -> Run:
+        """Return what the policy chose; refuse what cannot run."""
+        name = f"`policy` {self.policy.name} chose"
+        if not isinstance(run, Run) or not isinstance(run.jobs, Sequence):
+            raise InputError(f"{name} {shown(run)}, must be a Run of a list of requests")
+        steps, jobs, rule = run.steps, run.jobs, ""
+        if steps < 1 or not jobs or len(set(jobs)) < len(jobs) or not all(job in queue for job in jobs):
+            rule = "at least one of some that wait"
+        elif steps > (left := min(job.steps_left for job in jobs)):
+            rule = f"at most the {left} that are left"
+        elif any(job.shape != jobs[0].shape for job in jobs):
+            rule = "of requests of one shape"
+        elif len(jobs) > self.max_batch:
+            rule = f"of at most {self.max_batch} (`max_batch`)"
+        elif isinstance(self.policy, ElasticPolicy) and run.gpus not in self.choices(jobs[0].shape):
+            rule = f"on {', '.join(map(str, self.choices(jobs[0].shape)))} GPUs, not {run.gpus}"
+        if rule:
+            raise InputError(f"{name} {steps} steps of {counted(len(jobs), 'request')}, must be {rule}")
+        return run
 
     def begin(self, run: Run, place: object, gpus: Sequence[int]) -> simpy.Event:
         """Start a run; return the event of its end, until which requests that move there are waited for."""
@@ -295,11 +305,13 @@ class _Fixed(_Station):
             if not queue:
                 return
             chosen = self.policy.start(queue, replica, self)
-            if isinstance(chosen, Run):
-                self.take(chosen, queue)
+            if chosen is not None and not isinstance(chosen, int | float):
+                run = self.checked(chosen, queue)
+                for job in run.jobs:
+                    queue.remove(job)
                 idle.remove(replica)
-                end = self.begin(chosen, replica, self.gpus[replica.number])
-                end.callbacks.append(partial(self._end, chosen, replica, at))
+                end = self.begin(run, replica, self.gpus[replica.number])
+                end.callbacks.append(partial(self._end, run, replica, at))
             elif chosen is not None:
                 if self.asked_s[at] != chosen:  # the policy looks at the queue again at that time
                     self.asked_s[at] = chosen
@@ -360,13 +372,17 @@ class _Elastic(_Station):
         free = sum(len(idle) for _, idle in self.nodes)
         if not self.queue or not free:
             return
-        runs = self.policy.divide(self.queue, free, self)
+        chosen: object = self.policy.divide(self.queue, free, self)
+        runs = [
+            self.checked(run, self.queue) for run in (chosen if isinstance(chosen, Sequence) else (chosen,))
+        ]
         for run in runs if self.policy.strict else sorted(runs, key=_placing):
             block = self._block(run)
             if block is None and self.policy.strict:
                 break
             if block is not None:
-                self.take(run, self.queue)
+                for job in run.jobs:
+                    self.queue.remove(job)
                 self.running += 1
                 now = self._narrowed(run, len(block))
                 self.begin(now, block, block).callbacks.append(partial(self._end, now, block))

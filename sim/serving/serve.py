@@ -35,6 +35,7 @@ class Question:
         trace: requests as they arrived.
         gpus: numbers of GPUs of the fleet: one, or a span of which the fewest that hold are wanted.
         scale: factor on all service times.
+        least: requests that arrive in each run at least.
     """
 
     site: Site
@@ -44,6 +45,7 @@ class Question:
     trace: Trace | None
     gpus: Sequence[int]
     scale: float = 1.0
+    least: int = 0
 
     @property
     def has_slo(self) -> bool:
@@ -142,7 +144,7 @@ class Question:
             return Load(self.kinds, rate_per_s, span_s, seed=options.seed, trace=self.trace)
         if options.process.clients:
             rate_per_s = self.ceiling_per_s(plan) * 1.05
-        duration_s = REQUESTS / rate_per_s if duration_s is None else duration_s
+        duration_s = max(REQUESTS / rate_per_s if duration_s is None else duration_s, self.least / rate_per_s)
         return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
 
     def run(self, plan: Plan, rate_per_s: float, *, recorded: bool = False) -> Outcome:
@@ -186,11 +188,21 @@ class Question:
             return False
         return True
 
+    def late_alone(self, plan: Plan) -> list[tuple[Kind, float]]:
+        """Return the classes that miss their SLO on an idle fleet, with their seconds on its fastest replica."""
+        sizes = plan.degrees if plan.elastic else plan.sizes
+        alone = [
+            (of, self.scale * min(self.site.run_s(gpus, of.shape) for gpus in sizes)) for of in self.kinds
+        ]
+        return [] if plan.stages else [(of, seconds) for of, seconds in alone if seconds > of.slo_s]
+
     def capacity_per_s(self, plan: Plan, least_per_s: float = 0.0) -> float:
         """Return the highest rate at which a plan holds the SLO, by bisection under the same draws.
 
         0 where it never does, or not above a rate that is of no interest.
         """
+        if sum(of.share for of, _ in self.late_alone(plan)) > 1 - self.options.slo_share + 1e-9:
+            return 0.0
         ceiling = high = self.ceiling_per_s(plan)
         if least_per_s and not (least_per_s < high and self.holds(plan, least_per_s)):
             return 0.0
