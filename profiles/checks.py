@@ -60,21 +60,15 @@ def check_number(owner: str, key: str, value: float, span: Span = FINITE, *, who
     raise InputError(f"{owner}: {key} is {value}, must {rule}")
 
 
-def check_numbers(owner: str, **values: float) -> None:
-    """Refuse anything but finite numbers of at least 0."""
-    for key, value in values.items():
-        check_number(owner, key, value)
-
-
 def is_number(value: object) -> bool:
     """Return whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
-    """Refuse anything but integers of at least ``least``."""
+def check_counts(owner: str, **values: int) -> None:
+    """Refuse anything but integers of at least 1."""
     for key, value in values.items():
-        check_number(owner, key, value, (least, inf), whole=True)
+        check_number(owner, key, value, (1, inf), whole=True)
 
 
 def is_one_of(value: object, *words: str) -> bool:

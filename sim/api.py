@@ -49,7 +49,6 @@ from sim.report.views import Balance, Clusters, Result, Scaling, Serving, Sweep,
 from sim.serving.answers import answer
 from sim.serving.inputs import ask, prices_of
 from sim.serving.options import ServingOptions
-from sim.serving.serve import Question
 from sim.serving.service import Asked
 from strategies.orders.whole import order_of
 from strategies.pipelining.data_parallel import DataParallel
@@ -67,9 +66,8 @@ Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
 """Strategies that a sweep looks at: names, with commas or as a list, or classes."""
 
 SWEEPING: Final = (
-    *("task", "objective", "top", "exhaustive"),
-    *("workers", "executor", "store", "report", "price"),
-)
+    "task", "objective", "top", "exhaustive", "workers", "executor", "store", "report", "price",
+)  # fmt: skip
 """Arguments that ``sweep`` has besides."""
 
 
@@ -304,9 +302,7 @@ def start_clusters(
     price: float | str | None,
 ) -> Clusters:
     """Return the sweeps of a question for each cluster, and for each number of GPUs, none of them run yet."""
-    several = cluster.split(",") if isinstance(cluster, str) else cluster
-    several = list(several) if isinstance(several, list | tuple) else [several]
-    scalings = tuple(Scaling(tuple(each_count(start, gpus, cluster=one))) for one in several)
+    scalings = tuple(Scaling(tuple(each_count(start, gpus, cluster=one))) for one in _several(cluster))
     names = [scaling.sweeps[0].scenario.cluster_name for scaling in scalings]
     if len(set(names)) < len(names):
         raise wrong("cluster", f"is {','.join(names)}, must name each once")
@@ -430,7 +426,7 @@ def serve(
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
-    report: Callable[[Serving], None] | None = None,
+    report: Callable[[Serving], object] = lambda found: None,
     **options: Any,  # noqa: ANN401
 ) -> Serving:
     """Find how to divide GPUs among the requests of a load: replicas and their degrees, batch cap and policy.
@@ -454,35 +450,33 @@ def serve(
     """
     own = {item.name for item in fields(ServingOptions)}
     mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
-    wanted, gpus = mine.policy if policy is None else policy, plain_value(gpus)
+    asked: list[Asked] = []
     if mine.service is not None:
         given = {"model": model, "cluster": cluster, **options}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
-        return _answered(ask([], mine, wanted, gpus), report)
-    if model is None:
+    elif model is None:
         raise InputError("`model` must be given, or `service`, a table of service times")
-    if "batch_size" in options:
+    elif "batch_size" in options:
         raise InputError("`batch_size` is given, but the policy forms batches: give `max_batch`")
-    names = _contenders(strategy)
+    else:
+        names = _contenders(strategy)
+        for one in _several(cluster):
+            request = request_of(
+                model, one, 1, {"include": "all", **options}, strategies=names, task=SAMPLING.name, stack=stack,
+                runtime=runtime, arguments=(*ARGUMENTS, *own),
+            )  # fmt: skip
+            scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
+            assert isinstance(scenario, SamplingScenario)
+            held = None if request.names is None else tuple(request.names)
+            asked.append(Asked(scenario, held, request.parameters, runtime))
+    found = Serving(*ask(asked, mine, mine.policy if policy is None else policy, plain_value(gpus)))
+    report(found)
+    answer(found)
+    return found
+
+
+def _several(cluster: Any) -> Sequence[Any]:  # noqa: ANN401
+    """Return the clusters of an argument: names with commas, a list, or one."""
     several = cluster.split(",") if isinstance(cluster, str) else cluster
-    asked: list[Asked] = []
-    for one in several if isinstance(several, list | tuple) else (several,):
-        request = request_of(
-            model, one, 1, {"include": "all", **options}, strategies=names, task=SAMPLING.name, stack=stack,
-            runtime=runtime, arguments=(*ARGUMENTS, *own),
-        )  # fmt: skip
-        scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
-        assert isinstance(scenario, SamplingScenario)
-        held = None if request.names is None else tuple(request.names)
-        asked.append(Asked(scenario, held, request.parameters, runtime))
-    return _answered(ask(asked, mine, wanted, gpus), report)
-
-
-def _answered(asked: tuple[str, Sequence[Question]], report: Callable[[Serving], None] | None) -> Serving:
-    """Return the answer to a question about serving."""
-    serving = Serving(*asked)
-    if report is not None:
-        report(serving)
-    answer(serving)
-    return serving
+    return several if isinstance(several, list | tuple) else (several,)

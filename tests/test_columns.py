@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.report.blocks import Column, Table, fitting, markdown
+from sim.report.blocks import Column, Command, Table, fitting, markdown
 
 
 @pytest.fixture
@@ -35,3 +35,7 @@ def test_markdown_has_all_columns_and_takes_no_cell_for_its_own(columns):
         "| 1 | ddp | overlap buckets | 1.00 | x\\|y |",
         "| 2 tie | diffusionpipe | fill partial | 0.98 | z |",
     ]
+
+
+def test_markdown_says_what_a_command_gives():
+    assert markdown(Command("on p5", "sim run")) == "on p5:\n\n```\nsim run\n```"

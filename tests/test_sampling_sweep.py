@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from making import simulate_everything, simulated, swept
 
+import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
@@ -125,3 +126,10 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     out = capsys.readouterr().out
     assert "best: none; every point that fits leaves seams, which is not recommended" in out
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None
+
+
+def test_the_best_of_the_recommended_strategy_is_the_recommended_point_though_not_the_fastest():
+    found = sim.sweep("pixart", "l20-pcie-8", 8, resolution=2048, steps=2, strategy="hybrid", workers=1)
+    assert found.best_point() is not found.ranked()[0]
+    assert found.best_of("hybrid") == found.best
+    assert found.rows(best_of_each=True)[0]["parameters"] == found.best.to_json()["parameters"]

@@ -96,9 +96,10 @@ def test_a_load_above_capacity_is_a_warning_with_the_rate_that_holds(capsys):
     assert below["attainment"] >= 0.99
 
 
-def test_large_rates_are_told_in_full(capsys):
-    out = asked(capsys, "--gpus 2 --rate 1000 --slo 9 --policy fcfs --replicas 2x1 --duration 2")[1]
-    assert "1,000/s is more than the 0.5/s" in " ".join(out.replace("│", " ").split())
+def test_large_rates_are_told_without_exponents_to_three_figures(capsys):
+    out = asked(capsys, "--gpus 2 --rate 10000 --slo 9 --policy fcfs --replicas 2x1 --duration 0.2")[1]
+    said = " ".join(out.replace("│", " ").split())
+    assert "10,000/s is more than the 0.5/s" in said and "grows by 600,000 a minute" in said
 
 
 def test_the_fewest_gpus_stand_beside_their_bound(capsys):

@@ -37,7 +37,7 @@ def equal_blocks_transformer(
     image tokens, and ``text_tokens`` that pass through beside them; ``parameters`` and ``saved_bytes`` (per sample) are
     of one block. With ``skips`` each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
     """
-    check_counts("model", least=1, num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
+    check_counts("model", num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
     model = equal_layers_model(
         num_layers,
         forward_s,

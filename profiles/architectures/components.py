@@ -198,7 +198,7 @@ class Component:
     def _check_layers(self, owner: str) -> None:
         """Refuse an empty chain, blocks that fall, and whatever names a layer that is not there."""
         count = len(self.layers)
-        check_counts(owner, least=1, num_layers=count)
+        check_counts(owner, num_layers=count)
         for index, (before, layer) in enumerate(pairwise(self.layers), 1):
             if layer.block < before.block:
                 rule = f"must not fall below {before.block}"

@@ -5,7 +5,7 @@ from typing import Final
 
 from profiles.architectures.components import Component, Layer, MeasuredTime
 from profiles.architectures.models import Model
-from profiles.checks import check_counts, check_numbers
+from profiles.checks import check_counts, check_number
 
 BACKWARD_OVER_FORWARD: Final = 2.0
 """A backward computes two products for each one of the forward."""
@@ -38,9 +38,10 @@ def equal_layers_model(
     Source: DiffusionPipe, section 2.4: its Figure 4 holds for such a model.
     """
     num_frozen_layers = num_layers if num_frozen_layers is None else num_frozen_layers
-    check_counts("model", least=1, num_layers=num_layers, num_frozen_layers=num_frozen_layers)
+    check_counts("model", num_layers=num_layers, num_frozen_layers=num_frozen_layers)
     sizes = {"parameters": parameters, "output_bytes": output_bytes, "saved_bytes": saved_bytes}
-    check_numbers("model", forward_s=forward_s, frozen_share=frozen_share, **sizes)
+    for key, value in {"forward_s": forward_s, "frozen_share": frozen_share, **sizes}.items():
+        check_number("model", key, value)
     backbone_s = num_layers * forward_s * (1 + BACKWARD_OVER_FORWARD)
     trained = Layer(0, "", parameters, "full", output_bytes=output_bytes, saved_bytes=saved_bytes)
     components = [_chain("backbone", trained, num_layers, forward_s, device)]

@@ -91,7 +91,7 @@ class ComponentCosts:
         self.extent: Final = Extent.reference(component) if extent is None else extent
         self._calibration: Final = calibration
         self._scaled: dict[Hashable, FloatArray] = {}
-        of = load_stack() if stack is None else stack
+        of = stack or load_stack()
         times = dict(component.times).get(device.name)
         self.provenance: Final = "estimated" if times is None else "measured"
         if times is not None:
@@ -156,9 +156,9 @@ class ComponentCosts:
         again = "forward_s" if attention else "beside_attention_s"
         return np.where(passed, self._kept(again, batch, share), 0.0)
 
-    def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+    def weight_s(self, batch: float) -> FloatArray:
         """Seconds of weight gradients in ``backward_s``, for which no other layer waits, shape (layers,)."""
-        return self._keep(("weight", batch, share), lambda: self._times.backward_s(batch, share)[1])
+        return self._keep(("weight", batch), lambda: self._times.backward_s(batch, WHOLE)[1])
 
     def least_forward_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample of each layer, at any local batch up to the largest."""
@@ -232,7 +232,7 @@ class TaskCosts:
         self.extents: Final = tuple(
             Extent.of(model, component, height, width, half=not training) for component in model.components
         )
-        used = load_stack() if stack is None else stack
+        used = stack or load_stack()
         self.components: Final = tuple(
             ComponentCosts(
                 component,
@@ -288,7 +288,7 @@ class ModelCosts(TaskCosts):
         precision: str = HALF,
         pace: float = 1.0,
     ) -> None:
-        of = load_stack() if stack is None else stack
+        of = stack or load_stack()
         smaller = device_in(device, precision, pace)
         size = model.height, model.width
         super().__init__(

@@ -19,9 +19,9 @@ from profiles.files import Row, read_rows
 
 TRUST: Final = Path(__file__).parents[1] / "trust.csv"
 COLUMNS: Final = (
-    *("task", "family", "kind", "strategies", "sources", "models", "sizes"),
-    *("pace_numbers", "pace_median", "pace_worst", "scaling_numbers", "scaling_median", "scaling_worst"),
-)
+    "task", "family", "kind", "strategies", "sources", "models", "sizes", "pace_numbers", "pace_median", "pace_worst",
+    "scaling_numbers", "scaling_median", "scaling_worst",
+)  # fmt: skip
 ALONE: Final = "one GPU"
 """The kind of every method on one GPU."""
 NEAREST: Final = {"train": "data parallel", "sample": ALONE}

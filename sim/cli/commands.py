@@ -26,9 +26,9 @@ from sim.report.page import check_plotly
 from strategies.plans.workloads import AUTO
 
 READ: Final = (
-    *("experiment", "measured_run", "model", "cluster", "device", "stack"),
-    *("requests", "mix", "service", "price", "shapes"),
-)
+    "experiment", "measured_run", "model", "cluster", "device", "stack", "requests", "mix", "service", "price",
+    "shapes",
+)  # fmt: skip
 """Flags that may name a file to read."""
 
 

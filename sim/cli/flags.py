@@ -200,9 +200,8 @@ def integer(text: str, *, most: int = MAX_INTEGER) -> int:
     return value
 
 
-def small_integer(text: str) -> int:
-    """Return an integer that a parameter of a strategy may have."""
-    return integer(text, most=MAX_PARAMETER)
+small_integer: Final = partial(integer, most=MAX_PARAMETER)
+"""Returns an integer that a parameter of a strategy may have."""
 
 
 def _integers(text: str) -> tuple[int, ...]:

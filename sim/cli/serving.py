@@ -14,7 +14,7 @@ from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, named, settings_of, strategy_flags
 from sim.interrupts import postponed
 from sim.report.blocks import print_blocks
-from sim.report.serving import load_warning, serving_blocks, write_serving_report
+from sim.report.serving import load_warning, serving_blocks
 from sim.report.views import Serving
 from sim.serving.inputs import TRAFFIC
 from sim.serving.options import ServingOptions
@@ -105,6 +105,6 @@ def _write(options: argparse.Namespace, serving: Serving) -> None:
 
         save_figure(serving.plot(), options.plot)
     if options.report is not None:
-        write_serving_report(serving, options.report, options.line)
+        serving.write_report(options.report, options.line)
     for path in filter(None, (options.out, options.trace, options.plot, options.report)):
         note(f"wrote {path}")

@@ -85,6 +85,11 @@ class Sweep:
             unique.setdefault(point.identity or id(point), point)
         return list(unique.values())
 
+    def listed(self) -> list[Point]:
+        """The points in the order of rows: the recommended one, then by rank."""
+        headline = self.best_point()
+        return sorted(self.ranked(), key=lambda point: point is not headline)
+
     def choice(self) -> Choice | None:
         """The recommended point, and what decided on it; None where none was simulated."""
         return choose(self.ranked(), self.scenario, self.objective)
@@ -169,7 +174,7 @@ class Sweep:
         return f"{kind}, {such} {example_words(self.points, kind)}"
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
-        """The result of the best point of a strategy, which is given by its name or its class.
+        """The result of the best point of a strategy, given by its name or its class: ``best`` where that is of it.
 
         Raises:
             InputError: there is no such strategy.
@@ -179,7 +184,7 @@ class Sweep:
         if not isinstance(name, str):
             raise InputError(f"strategy is {shown(strategy)}, must be a name or the class of a strategy")
         class_of(name)  # refuses a name that no strategy has
-        first = next((point for point in self.ranked() if point.name == name), None)
+        first = next((point for point in self.listed() if point.name == name), None)
         if first is None:
             raise InfeasibleError(f"the sweep looked at no point of {name}")
         if first.status != "simulated":

@@ -204,7 +204,7 @@ def _markdown_of(block: Block) -> str:
             cells = ([" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows)
             return "\n".join([block.title, "", *(f"| {' | '.join(row)} |" for row in cells)])
         case Command():
-            return f"```\n{block.line}\n```"
+            return f"{block.gives}:\n\n```\n{block.line}\n```"
     return block
 
 

@@ -186,9 +186,9 @@ class Compared:
         only_before: questions that the first alone holds, in words; ``only_after`` those of the second.
     """
 
-    questions: tuple[Comparison, ...]
-    only_before: tuple[str, ...]
-    only_after: tuple[str, ...]
+    questions: Sequence[Comparison]
+    only_before: Sequence[str]
+    only_after: Sequence[str]
     names: tuple[str, str] = ("before", "after")
 
     def __str__(self) -> str:
@@ -251,8 +251,7 @@ def compare(before: Comparable, after: Comparable, *, question: str | Sequence[s
     if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
         raise InputError(f"`question` is {shown(question)}, must be the beginnings of keys")
     one, other = _source("before", before), _source("after", after)
-    questions, only_before, only_after = compare_records(one, other, keys)
-    return Compared(tuple(questions), tuple(only_before), tuple(only_after), (str(one), str(other)))
+    return Compared(*compare_records(one, other, keys), (str(one), str(other)))
 
 
 def _source(name: str, answer: object) -> Path | NamedRows:

@@ -25,16 +25,10 @@ def rows(answer: Sweep | Scaling | Clusters, *, best_of_each: bool = False) -> l
     return [row for sweep in sweeps for row in _rows_of(sweep, best_of_each=best_of_each)]
 
 
-def listed(sweep: Sweep) -> list[Point]:
-    """Return the points of a sweep in the order of its rows: the recommended one, then by rank."""
-    headline = sweep.best_point()
-    return sorted(sweep.ranked(), key=lambda point: point is not headline)
-
-
 def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
     """Yield the points of a sweep, the recommended one first; a key without a value is left out."""
-    inputs, twins, ranked = inputs_of(sweep.scenario), sweep.twins(), listed(sweep)
-    best = {point.name: point for point in reversed(sweep.ranked())}
+    inputs, twins, ranked = inputs_of(sweep.scenario), sweep.twins(), sweep.listed()
+    best = {point.name: point for point in reversed(ranked)}
     ties = set(map(id, (sweep.best_point(), *sweep.ties())))
     absent = TASKS[sweep.scenario.task].absent
     for point in ranked:

@@ -123,16 +123,12 @@ def sampled_on(model: Model) -> str | None:
     return "several GPUs" if drawn.components[drawn.backbones[0]].exchanges else "one GPU"
 
 
-def _picked(item: object, names: str) -> dict[str, Any]:
-    """Return some attributes by name."""
-    return {name: getattr(item, name) for name in names.split()}
-
-
 def model_facts(model: Model) -> dict[str, Any]:
     """Return the facts of a model and its components."""
     components = [
         {
-            **_picked(component, "name trainable"),
+            "name": component.name,
+            "trainable": component.trainable,
             "layers": len(component.layers),
             "parameters": component.held_parameters,
             "skips": len(component.skips),
@@ -141,34 +137,48 @@ def model_facts(model: Model) -> dict[str, Any]:
         }
         for component in model.components
     ]
-    facts = _picked(model, "name title source guidance samples_per_gpu")
-    return {**facts, "sampled_on": sampled_on(model), "components": components}
+    return {
+        "name": model.name,
+        "title": model.title,
+        "source": model.source,
+        "guidance": model.guidance,
+        "samples_per_gpu": model.samples_per_gpu,
+        "sampled_on": sampled_on(model),
+        "components": components,
+    }
 
 
 def cluster_facts(cluster: Cluster) -> dict[str, Any]:
     """Return the facts of a cluster and its links."""
-    inter = None if cluster.inter_node is None else _link_facts(cluster.inter_node)
     return {
-        **_picked(cluster, "name source"),
+        "name": cluster.name,
+        "source": cluster.source,
         "device": cluster.device.name,
         "links": cluster.links or None,
-        **_picked(cluster, "devices_per_node max_nodes"),
-        **{"intra_node": _link_facts(cluster.intra_node), "inter_node": inter},
+        "devices_per_node": cluster.devices_per_node,
+        "max_nodes": cluster.max_nodes,
+        "intra_node": _link_facts(cluster.intra_node),
+        "inter_node": cluster.inter_node and _link_facts(cluster.inter_node),
         "gathers_measured": cluster.gathers_measured,
     }
 
 
 def _link_facts(link: Link) -> dict[str, Any]:
-    facts = _picked(link, "kind bandwidth_bytes_per_s latency_s call_s")
-    return facts | ({"bandwidth_bytes_per_s": None} if link.kind == "ideal" else {})
+    return {
+        "kind": link.kind,
+        "bandwidth_bytes_per_s": None if link.kind == "ideal" else link.bandwidth_bytes_per_s,
+        "latency_s": link.latency_s,
+        "call_s": link.call_s,
+    }
 
 
 def device_facts(device: Device) -> dict[str, Any]:
     """Return the facts of a device and its rates by class of work."""
-    rates = None if device.rates is None else asdict(device.rates)
     return {
-        **_picked(device, "name source memory_bytes"),
-        "rates": rates,
+        "name": device.name,
+        "source": device.source,
+        "memory_bytes": device.memory_bytes,
+        "rates": device.rates and asdict(device.rates),
         "laws": device.own_laws is not None,
         "basis": basis(device),
     }
@@ -189,7 +199,7 @@ def strategy_facts() -> Iterator[dict[str, Any]]:
             for item in fields(cls)
             for of in [item.metadata]
         }
-        yield {**_picked(cls, "name task summary"), "parameters": parameters}
+        yield {"name": cls.name, "task": cls.task, "summary": cls.summary, "parameters": parameters}
     for name, policy in policies().items():
         yield {"name": name, "task": "serve", "summary": policy.summary, "parameters": {}}
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +11,8 @@ from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import find_runtime
 from sim.explore.legality import runtimes_of
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
-from sim.report.numbers import rounded, sample_words
-from sim.report.page import FROM, Headline, Part, page_text, provenance, write_page
+from sim.report.numbers import plain, rounded, sample_words
+from sim.report.page import FROM, Headline, Part, page_text, provenance
 from sim.report.results import command_of, origin_lines
 from sim.serving.answers import TOLD, Serving
 from sim.serving.fleet import Plan
@@ -102,16 +101,16 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     )
     arrivals = "trace" if options.requests is not None else options.arrivals
     requests = f"{len(best.latencies_s):,} requests counted"
-    yield "load", f"{rate_words(best.rate_per_s)} a second, {arrivals}; {requests}"
+    yield "load", f"{plain(best.rate_per_s, 3)} a second, {arrivals}; {requests}"
     if words := load_warning(serving):
         yield "", words
     if best.capacity_per_s is not None:
         low, high = serving.ends.get("capacity_per_s", (best.capacity_per_s,) * 2)
         by = "by the error of the step times and the draw of requests"
-        band = f" ({rate_words(low)} to {rate_words(high)} {by})"
-        yield "capacity", f"up to {rate_words(best.capacity_per_s)} a second hold the SLO{band}"
+        band = f" ({plain(low, 3)} to {plain(high, 3)} {by})"
+        yield "capacity", f"up to {plain(best.capacity_per_s, 3)} a second hold the SLO{band}"
     each_s = best.gpu_s_per_request
-    cost = f"{figures(each_s)} paid GPU-seconds each" if each_s < inf else "none complete"
+    cost = f"{figures(each_s)} paid GPU-seconds each" if each_s < inf else "none complete while they arrive"
     if best.dollars_per_1000 is not None:
         cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {samples_of(serving)}"
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
@@ -141,24 +140,12 @@ def load_warning(serving: Serving) -> str:
     best, (rate, plan) = serving.best, serving.limit
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     which = f"({plan.replicas} {plan.rule_and_cap})"
-    late = [] if rate else serving.question.late_alone(best.plan)
-    alone = ", ".join(
-        f"{of.shape.words} takes {figures(s)} s alone, SLO {figures(of.slo_s)} s" for of, s in late
-    )
-    none = f"no rate {holds}{f': {alone}' * bool(alone)}"
-    holds = f"up to {rate_words(rate)}/s {holds} {which}" if rate else none
-    if best.keeps_up and rate >= best.rate_per_s:
-        return f"the {len(best.latencies_s)} requests counted are too few to tell: of more, {holds}"
+    cost = f"{figures(each_s)} paid GPU-seconds each" if each_s < inf else "none complete while they arrive"
     if best.keeps_up:
-        return f"{rate_words(best.rate_per_s)}/s misses the SLO; {holds}"
-    completes = f"the {rate_words(best.ceiling_per_s)}/s that the best plan completes"
-    grows = rate_words(60 * (best.rate_per_s - best.ceiling_per_s))
-    return f"{rate_words(best.rate_per_s)}/s is more than {completes}: its queue grows by {grows} a minute; {holds}"
-
-
-def rate_words(rate: float) -> str:
-    """Return a rate to three figures, of large ones all that stand before the point."""
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+        return f"{plain(best.rate_per_s, 3)}/s misses the SLO; {holds}"
+    completes = f"the {plain(best.ceiling_per_s, 3)}/s that the best plan completes"
+    grows = plain(60 * (best.rate_per_s - best.ceiling_per_s), 3)
+    return f"{plain(best.rate_per_s, 3)}/s is more than {completes}: its queue grows by {grows} a minute; {holds}"
 
 
 def figures(value: float) -> str:
@@ -284,7 +271,7 @@ def _table(
 ) -> Table:
     """Return a table of plans, and of what they give."""
     told = (50, 7), (wanted_of(serving), 0)
-    per_s = ["-" if of.capacity_per_s is None else rate_words(of.capacity_per_s) for of in every]
+    per_s = ["-" if of.capacity_per_s is None else plain(of.capacity_per_s, 3) for of in every]
     dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
     costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
     clusters = [of.plan.cluster for of in every]
@@ -305,12 +292,8 @@ def _table(
     return Table(title, columns)
 
 
-def write_serving_report(serving: Serving, path: Path, asked: str = "") -> None:
-    """Write an HTML page with the answer and its pictures, which needs no network."""
-    write_page(path, lambda: _serving_page(serving, asked))
-
-
-def _serving_page(serving: Serving, asked: str) -> str:
+def serving_page(serving: Serving, asked: str) -> str:
+    """Return the page of an answer, with the command line that asked if there is one."""
     from sim.report.plots.serving import pictures_of  # noqa: PLC0415  matplotlib takes long
 
     result, best, panel = serving.result, serving.best, verdict_of_serving(serving).panel

@@ -243,9 +243,9 @@ class Verdict(Panelled):
 
 
 OPTIONAL: Final = (
-    *("copies", "image_groups", "approximation", "same_as", "fastest"),
-    *("nearly_full", "roomy", "chosen", "research", "launch"),
-)
+    "copies", "image_groups", "approximation", "same_as", "fastest", "nearly_full", "roomy", "chosen", "research",
+    "launch",
+)  # fmt: skip
 """Keys of a verdict that are left out where they say nothing."""
 
 

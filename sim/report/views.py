@@ -24,7 +24,7 @@ from sim.report.rankings import table_blocks
 from sim.report.reasons import Account, account_of
 from sim.report.results import panel_of
 from sim.report.scalings import cluster_blocks, table_of, verdict_at_knee
-from sim.report.serving import ServingVerdict, serving_blocks, verdict_of_serving, write_serving_report
+from sim.report.serving import ServingVerdict, serving_blocks, serving_page, verdict_of_serving
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from sim.serving import answers
 from sim.serving.outcomes import request_rows
@@ -179,11 +179,10 @@ class Sweep(_Swept, sweep.Sweep):  # noqa: D101  its base says what it is
         write_sweep_report([self], Path(path))
 
 
-def with_views(swept: Sweep) -> Sweep:
+def with_views(swept: Sweep) -> None:
     """Let the results of all points draw themselves, also those that came from other processes or a store."""
     for point in swept.points:
         point.result = point.result and Result.of(point.result)
-    return swept
 
 
 class Scaling(_Swept, scaling.Scaling):
@@ -297,6 +296,6 @@ class Serving(answers.Serving):
 
         return plot_rates(self) if self.curves else plot_costs(self)
 
-    def write_report(self, path: str | Path) -> None:
-        """Write an HTML page with the verdict, plans and pictures, which needs no network."""
-        write_serving_report(self, Path(path))
+    def write_report(self, path: str | Path, asked: str = "") -> None:
+        """Write an HTML page with the verdict, plans and pictures, which needs no network; ``asked`` as of a result."""
+        write_page(Path(path), lambda: serving_page(self, asked))

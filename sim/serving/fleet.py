@@ -262,14 +262,12 @@ class _Station(Fleet):
 class _Fixed(_Station):
     """Replicas of fixed size, with one queue for all or one for each."""
 
-    policy: Policy
-
     def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
         super().__init__(replay, number, plan)
         self.replicas = [Replica(k, gpus) for k, gpus in enumerate(plan.pools[number].replicas)]
         ends = accumulate((of.gpus for of in self.replicas), initial=first_gpu)
         self.gpus = [range(*ends) for ends in pairwise(ends)]
-        self.dispatch, shared = plan.dispatch, plan.dispatch == "shared"
+        self.least_loaded, shared = plan.dispatch == "least-loaded", plan.dispatch == "shared"
         self.queues: list[list[Job]] = [[]] if shared else [[] for _ in self.replicas]
         self.idle: list[list[Replica]] = [[*self.replicas]] if shared else [[of] for of in self.replicas]
         self.loads = [0] * len(self.queues)
@@ -279,13 +277,9 @@ class _Fixed(_Station):
 
     def submit(self, job: Job) -> None:
         """Put a request into a queue, and let idle replicas look at it."""
-        match self.dispatch:
-            case "round-robin":
-                at = next(self.turn) % len(self.queues)
-            case "least-loaded":
-                at = min(range(len(self.queues)), key=self.loads.__getitem__)
-            case _:
-                at = 0
+        at = next(self.turn) % len(self.queues)
+        if self.least_loaded:
+            at = min(range(len(self.queues)), key=self.loads.__getitem__)
         self.loads[at] += 1
         self._put(job, at)
         self._feed(at)
@@ -299,9 +293,7 @@ class _Fixed(_Station):
     def _feed(self, at: int) -> None:
         """Let the idle replicas of a queue start what the policy says."""
         queue, idle = self.queues[at], self.idle[at]
-        if not queue or not idle:
-            return
-        for replica in idle[:] if len(idle) > 1 else (idle[0],):
+        for replica in idle[:]:
             if not queue:
                 return
             chosen = self.policy.start(queue, replica, self)

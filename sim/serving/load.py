@@ -91,10 +91,9 @@ class Load:
         kinds = of_kinds.choice(len(shares), size=count, p=shares / shares.sum())
         if self.clients:
             return [0.0] * count, kinds.tolist()
-        shape = (
-            variation or 1.0
-        ) ** -2.0  # of a gamma distribution: 1 is the exponential of a Poisson process
-        gaps = of_gaps.gamma(shape, 1 / shape, count) if variation else np.ones(count)
+        gaps = np.ones(count)
+        if variation:  # of a gamma distribution: a shape of 1 is the exponential of a Poisson process
+            gaps = of_gaps.gamma(variation**-2, 1 / variation**-2, count)
         arrivals = np.cumsum(gaps) / self.rate_per_s
         there = int(np.searchsorted(arrivals, self.duration_s))
         return arrivals[:there].tolist(), kinds[:there].tolist()

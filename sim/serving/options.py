@@ -92,7 +92,7 @@ class ServingOptions:
     @cached_property
     def rates(self) -> tuple[float, float] | None:
         """The lowest and the highest rate, one of a curve or both the same; None where none is given."""
-        return None if self.rate is None else _span_of("rate", self.rate)
+        return None if self.rate is None else _span_of(self.rate)
 
     @cached_property
     def process(self) -> Process:
@@ -121,12 +121,12 @@ def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
     return number
 
 
-def _span_of(name: str, value: Any) -> tuple[float, float]:  # noqa: ANN401
+def _span_of(value: Any) -> tuple[float, float]:  # noqa: ANN401
     """Return the ends of a span such as 0.5-4; of one number both are that."""
     parts = re.split(r"(?<=[^eE])-", value, maxsplit=1) if isinstance(value, str) else [value]
-    first, last = positive(name, parts[0]), positive(name, parts[-1])
+    first, last = positive("rate", parts[0]), positive("rate", parts[-1])
     if last < first:
-        raise wrong(name, f"is {shown(value)}, must go from the lower to the higher")
+        raise wrong("rate", f"is {shown(value)}, must go from the lower to the higher")
     return first, last
 
 

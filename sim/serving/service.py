@@ -29,8 +29,6 @@ from strategies.strategy import Sampler
 COLUMNS: Final = ("height", "width", "frames", "steps", "gpus", "batch", "seconds")
 """Columns of a table of service times."""
 NONE: Final[Mapping[Any, Any]] = FrozenMapping()
-Named = tuple[str, Mapping[str, Any]]
-"""The name and the parameters of a sampler."""
 
 
 class Site(Service):
@@ -48,7 +46,11 @@ class Site(Service):
     """
 
     def __init__(
-        self, name: str, samplers: Mapping[int, Named], per_node: int, fastest: Mapping[int, Result] = NONE
+        self,
+        name: str,
+        samplers: Mapping[int, tuple[str, Mapping[str, Any]]],
+        per_node: int,
+        fastest: Mapping[int, Result] = NONE,
     ) -> None:
         self.name, self.samplers, self.per_node, self.fastest = name, samplers, per_node, fastest
         self.price: float | None = None
@@ -227,7 +229,7 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
     Raises:
         InfeasibleError: none fits on any.
     """
-    fastest: dict[int, Result] = {}
+    fastest, samplers = dict[int, Result](), dict[int, Any]()
     refused: list[InputError] = []
     for gpus in degrees:
         try:
@@ -235,16 +237,14 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
         except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
             refused.append(error)
             continue
-        if best is not None:
-            fastest[gpus] = best
+        if best is not None and best.source is not None:
+            fastest[gpus], samplers[gpus] = best, best.source.strategy
     if len(refused) == len(degrees):
         raise refused[0]
     if not (fastest or staged):
         model, cluster = asked.scenario.model.name, asked.scenario.cluster.name
         sizes = " or ".join(counted(gpus, "GPU") for gpus in degrees)
         raise InfeasibleError(f"no sampler of {model} fits on {sizes} of {cluster}, one replica")
-    points = {gpus: of.source.strategy for gpus, of in fastest.items() if of.source is not None}
-    samplers = {gpus: of for gpus, of in points.items() if isinstance(of, Sampler)}
     if staged and 1 not in samplers:
         samplers = {1: make_sampler("single", {}), **samplers}
     site = Simulated(asked.scenario, samplers, fastest)

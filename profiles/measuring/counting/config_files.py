@@ -15,9 +15,8 @@ from profiles.measuring.launching import check_least
 CLASS: Final = "_class_name"
 ARCHITECTURES: Final = "architectures"
 REMOTE: Final = (
-    *("auto_map", "attn_implementation", "experts_implementation"),
-    *("quantization_config", "torch_dtype", "dtype"),
-)
+    "auto_map", "attn_implementation", "experts_implementation", "quantization_config", "torch_dtype", "dtype",
+)  # fmt: skip
 """Keys that would load code or kernels from elsewhere, or say how weights are stored: they change no count."""
 
 SIZES: Final = ("frames", "text_tokens", "latent_scale")

@@ -206,8 +206,7 @@ def left_out_lines(calibration: DeviceCalibration) -> Iterator[str]:
 
 
 def _in_words(errors: Errors) -> str:
-    worth = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %"
-    return f"{len(errors)} times, together {100 * errors.together:+.1f} %, {worth}"
+    return f"{len(errors)} times, together {100 * errors.together:+.1f} %, {errors}"
 
 
 def rates_of(seconds: FloatArray) -> dict[str, float]:

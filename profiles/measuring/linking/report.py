@@ -5,7 +5,6 @@ Errors are those of rounds to which the file was not fitted; for logs, which hav
 
 import argparse
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,14 +23,8 @@ from profiles.outputs import check_writable, whole_file
 from profiles.units import GB, MICROSECOND
 
 CURVE_COLUMNS: Final = (
-    *("operation", "ranks", "nodes", "least us"),
-    *("bus GB/s at most", "median error", "worst", "at bytes"),
-)
-
-
-def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]) -> None:
-    """Print one row for each operation and group, then the links and the notes."""
-    show(120, _curve_table(measurement, cluster), judged_line(measurement, cluster), *notes)
+    "operation", "ranks", "nodes", "least us", "bus GB/s at most", "median error", "worst", "at bytes",
+)  # fmt: skip
 
 
 def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
@@ -51,10 +44,11 @@ def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
 def judged_line(measurement: Measurement, cluster: Cluster) -> str:
     """Errors of all times by which the file is judged, and whether it was fitted to them."""
     errors = errors_of(cluster, measurement.judges())
-    summary = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %, of {len(errors)}"
     if measurement.held_back:
-        return f"held back (even rounds; the file is fitted to the odd ones): {summary} times"
-    return f"nothing was held back: {summary} times that the file is fitted to"
+        return (
+            f"held back (even rounds; the file is fitted to the odd ones): {errors}, of {len(errors)} times"
+        )
+    return f"nothing was held back: {errors}, of {len(errors)} times that the file is fitted to"
 
 
 def cluster_text(fit: LinkFit, slowdown_measured: bool) -> str:
@@ -133,5 +127,5 @@ def _conclude(measurement: Measurement, options: argparse.Namespace) -> None:
     """Fit, write, and print how far the file's cluster is from what was measured."""
     fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
     cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
-    print_links(measurement, cluster, fit.notes)
+    show(120, _curve_table(measurement, cluster), judged_line(measurement, cluster), *fit.notes)
     print(f"wrote {options.output}")

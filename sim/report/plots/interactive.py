@@ -16,7 +16,7 @@ from sim.outcomes.tasks import TASKS
 from sim.replay.memory import IntArray
 from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
 from sim.report.descriptions import LETTERS, Tried, how, tried
-from sim.report.frames import listed, rows
+from sim.report.frames import rows
 from sim.report.numbers import PER_SECOND, banded
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import FADED, LOOKS, RECOMMENDED, label_of, strategy_look
@@ -153,7 +153,7 @@ def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
 
 def points_of(sweeps: Sequence[Sweep]) -> tuple[list[Point], list[dict[str, Any]]]:
     """Return the simulated points of sweeps and their rows, each once: of samplers, more GPUs include fewer."""
-    pairs = (pair for sweep in sweeps for pair in zip(listed(sweep), rows(sweep), strict=True))
+    pairs = (pair for sweep in sweeps for pair in zip(sweep.listed(), rows(sweep), strict=True))
     once = {of.identity or id(of): (of, row) for of, row in pairs if of.result is not None}
     return [of for of, _ in once.values()], [row for _, row in once.values()]
 
