@@ -48,11 +48,11 @@ def check_regular(path: Path) -> None:
         raise InputError(f"{path}: is not a regular file")
 
 
-def read_json(path: Path, **rules: Any) -> Any:
-    """The value that a JSON file holds; ``rules`` go to ``json.loads``, and may raise a ValueError."""
+def read_json(path: Path) -> Any:
+    """The value that a JSON file holds."""
     text = read_text(path)
     try:
-        return parse_json(text, **rules)
+        return parse_json(text)
     except ValueError as error:
         raise InputError(f"{path}: is not valid JSON: {error}") from None
 

@@ -15,9 +15,9 @@ class _RuleError(ValueError):
     """A rule that a text breaks, in words of this project, with names as they stand there."""
 
 
-def parse_json(text: str, **rules: Any) -> Any:
-    """The value that a JSON text holds; ``rules`` go to ``json.loads``, and may raise a ValueError."""
-    return _parsed(partial(json.loads, object_pairs_hook=_once, **rules), text)
+def parse_json(text: str) -> Any:
+    """The value that a JSON text holds."""
+    return _parsed(partial(json.loads, object_pairs_hook=_once), text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ command line names flags.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -18,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of, plain_value
 from profiles.costs.calibration import MeasuredRun
-from profiles.errors import InputError, shown, wrong
+from profiles.errors import DiffusimWarning, InputError, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.explore.balance import Trained, find_balance, read_shapes
 from sim.explore.counts import counts, gpus_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, swept_points
 from sim.explore.relax import least_recomputed
-from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Report, objectives
 from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, setting
@@ -302,11 +302,19 @@ def start_clusters(
     price: float | str | None,
 ) -> Clusters:
     """Return the sweeps of a question for each cluster, and for each number of GPUs, none of them run yet."""
-    scalings = tuple(Scaling(tuple(each_count(start, gpus, cluster=one))) for one in _several(cluster))
+    scalings = []
+    for one in _several(cluster):
+        sweeps = []
+        for count in gpus:
+            with warnings.catch_warnings():
+                if count != gpus[-1]:  # warnings are of the largest alone
+                    warnings.simplefilter("ignore", DiffusimWarning)
+                sweeps.append(start(gpus=count, cluster=one))
+        scalings.append(Scaling(tuple(sweeps)))
     names = [scaling.sweeps[0].scenario.cluster_name for scaling in scalings]
     if len(set(names)) < len(names):
         raise wrong("cluster", f"is {','.join(names)}, must name each once")
-    return Clusters(scalings, prices_of(price, names))
+    return Clusters(tuple(scalings), prices_of(price, names))
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:

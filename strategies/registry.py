@@ -181,9 +181,9 @@ def task_of(name: str) -> str:
     return str(known[name].task)
 
 
-def baselines(task: str) -> tuple[str, ...]:
-    """Return the strategies of a task that others are compared with."""
-    return tuple(name for name, cls in strategies_of(task).items() if cls.baseline)
+def baselines() -> tuple[str, ...]:
+    """Return the training strategies that others are compared with."""
+    return tuple(name for name, cls in strategies_of("train").items() if cls.baseline)
 
 
 def make(name: str, parameters: Mapping[str, Any], task: str | None = None) -> Any:  # noqa: ANN401  of either task

@@ -54,7 +54,7 @@ def test_an_interrupt_while_the_verdict_is_worked_out_loses_no_row(tmp_path, mon
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rankings, "print_sweep", interrupted)
+    monkeypatch.setattr(rankings, "sweep_blocks", interrupted)
     asked = ("sweep", "--model", "sd21", "--gpus", "2", "--batch-size", "8", "--strategy", "ddp,zero2")
     assert main([*asked, *more]) == 130
     (path,) = tmp_path.iterdir()

@@ -12,7 +12,8 @@ from profiles.architectures.models import load_model
 from profiles.errors import flag_of
 from profiles.machines.clusters import load_cluster
 from sim.cli.main import main
-from sim.report.rankings import BEST, print_sweep
+from sim.report.blocks import print_blocks
+from sim.report.rankings import BEST, sweep_blocks
 from sim.report.results import command_of
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
@@ -36,7 +37,7 @@ def table_rows(text):
 
 def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatch, sweep):
     monkeypatch.setenv("COLUMNS", "200")
-    print_sweep(sweep)
+    print_blocks(sweep_blocks(sweep))
     rows = table_rows(capsys.readouterr().out)
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     ties = sweep.ties()
@@ -58,7 +59,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatc
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
     sweep = swept(scenario, names=["spp"])
-    print_sweep(sweep)
+    print_blocks(sweep_blocks(sweep))
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
         "infeasible: 1 x no pipeline degree (such as spp: no divisor of gpus(1) between 2 and the 25 blocks of"
@@ -104,7 +105,7 @@ def test_the_command_gives_the_result_again_and_names_no_flag_at_its_default(ask
 def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
     sweep = swept(scenario, names=["spp", "ddp"], fixed={"p2p": "blocking"})
-    print_sweep(sweep)
+    print_blocks(sweep_blocks(sweep))
     text = " ".join(capsys.readouterr().out.split())
     held = text[text.index("held fixed:") : text.index("configurations:")]
     assert "p2p blocking" in held

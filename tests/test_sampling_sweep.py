@@ -12,8 +12,9 @@ from profiles.software.stacks import load_stack
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import TOP, Sweep, pareto_front
 from sim.outcomes.tasks import SAMPLING
+from sim.report.blocks import print_blocks
 from sim.report.frames import rows
-from sim.report.rankings import front, print_sweep
+from sim.report.rankings import front, sweep_blocks
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers
 from strategies.sampling_scenario import SamplingScenario
@@ -122,7 +123,7 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     sweep = swept(pixart(2), names=["naive-patch"])
     assert simulated(sweep)
     assert sweep.best_point() is None
-    print_sweep(sweep)
+    print_blocks(sweep_blocks(sweep))
     out = capsys.readouterr().out
     assert "best: none; every point that fits leaves seams, which is not recommended" in out
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None

@@ -16,7 +16,8 @@ from sim.explore.search import Cache, run_sweep
 from sim.explore.sweep import TOP, Sweep
 from sim.explore.workers import Workers
 from sim.outcomes.runs import run_point
-from sim.report.rankings import print_sweep
+from sim.report.blocks import print_blocks
+from sim.report.rankings import sweep_blocks
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario
@@ -119,7 +120,7 @@ def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys)
     for point in sweep.points:
         assert point.name in best or point.reason, point
         assert point.reason is None or (point.kind and "\n" not in point.reason)
-    print_sweep(sweep)
+    print_blocks(sweep_blocks(sweep))
     printed = capsys.readouterr().out
     assert all(f" {name} " in printed for name in best)
     assert all(f"x {kind} (such as " in printed for kind in sweep.infeasible_by_reason())

@@ -14,8 +14,9 @@ from profiles.machines.whatifs import changed
 from sim.explore.legality import starters
 from sim.outcomes.runs import run_point
 from sim.report import blocks
+from sim.report.blocks import print_blocks
 from sim.report.changes import Variation, _change, variations
-from sim.report.rankings import print_rows_json, print_sweep
+from sim.report.rankings import print_rows_json, sweep_blocks
 from sim.report.results import time_words
 
 
@@ -108,7 +109,7 @@ def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, 
     for width in (60, 80, 100, 140):
         monkeypatch.setattr(blocks, "console", lambda width=width: Console(width=width, highlight=False))
         for sweep in (trained, drawn):
-            print_sweep(sweep)
+            print_blocks(sweep_blocks(sweep))
             lines = capsys.readouterr().out.splitlines()
             assert lines[0].startswith("╭─")
             commands = ("again: ", "start it: ")

@@ -93,9 +93,11 @@ def checkpointed(
         if counts and counts[skip.target]["group_norm"]:  # joined to the hidden state before the ResNet
             inputs[skip.target] += outputs[skip.source]
     for index, (before, layer) in enumerate(pairwise(layers[: len(counts)]), 1):
-        if _upsamples(counts[index]) and layer.output_bytes > before.output_bytes:
+        norms, attends = counts[index]["group_norm"], counts[index]["attention"] > 0
+        upsamples = counts[index]["conv"] and not norms and not attends
+        if upsamples and layer.output_bytes > before.output_bytes:
             around[index], parts[index] = layer.output_bytes, 0.0
-        elif before.block == layer.block and _is_resnet(counts[index]):
+        elif before.block == layer.block and norms > 1 and not attends:  # a ResNet
             inputs[index] += before.output_bytes  # the second of the middle, whose first is not checkpointed
             around[index - 2], parts[index - 2] = saved_bytes[index - 2], 0.0
     backward = np.array([layer.backward != "none" for layer in layers])
@@ -124,11 +126,3 @@ def _counts(kernels: tuple[Kernel, ...]) -> Mapping[str, int]:
     for of in kernels:
         counts[of.kind] += of.count
     return counts
-
-
-def _is_resnet(counts: Mapping[str, int]) -> bool:
-    return counts["group_norm"] > 1 and not counts["attention"]
-
-
-def _upsamples(counts: Mapping[str, int]) -> bool:
-    return counts["conv"] > 0 and not counts["group_norm"] and not counts["attention"]

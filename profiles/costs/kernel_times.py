@@ -132,7 +132,13 @@ class KernelTimes(LayerTimes):
         self._casts_weights = self._task == "train" and self._stack.cast_weights
         self._casts = np.zeros((2, len(self._passed)))
         if training and laws.smaller is not None:
-            products = self._sum(Share(), self._in_fewer_bits, ("matmul",))
+            products = self._sum(
+                Share(),
+                lambda _, of: np.where(
+                    of.weight_bytes > 0, Smaller.covers(of.heads, of.m, of.n, of.k), 0.0
+                ),  # in fewer bits
+                ("matmul",),
+            )
             self._casts = products * np.where(self._trained, np.array([CASTS]).T, 1.0)
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
@@ -244,12 +250,6 @@ class KernelTimes(LayerTimes):
                 shapes = group.shapes(self._pixels, share, table.text_tokens)
                 total = total + value(group, shapes) @ group.counts.T
         return total
-
-    @staticmethod
-    def _in_fewer_bits(group: KernelGroup, shapes: Shapes) -> FloatArray:
-        """Whether kernels are products in fewer bits."""
-        covered = Smaller.covers(shapes.heads, shapes.m, shapes.n, shapes.k)
-        return np.where(shapes.weight_bytes > 0, covered, 0.0)
 
     def _operators(self, *, backward: bool = False) -> FloatArray:
         """Operators that the host dispatches for each layer."""

@@ -250,20 +250,17 @@ class TaskCosts:
         for costs in self.components:
             takes_time = costs.forward_s(1.0).any() or (training and costs.backward_s(1.0).any())
             if costs.component.trainable and not takes_time:
-                raise InputError(_timeless(model, costs, device))
+                where = f"times/{device.name}.csv: forward_ms and backward_ms are"
+                if costs.provenance == "estimated":
+                    where = "layers.csv: the work (conv_gflop to kernels) is"
+                rule = "must be above 0 in one of a trainable component"
+                raise InputError(
+                    f"model {model.name}: {where} 0 in all layers of {costs.component.name}, {rule}"
+                )
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer of the component at an index, shape (layers,)."""
         return self.components[component].forward_s(batch, share)
-
-
-def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
-    """The message about a backbone of whose layers none takes any time."""
-    name = costs.component.name
-    where = f"times/{device.name}.csv: forward_ms and backward_ms are"
-    if costs.provenance == "estimated":
-        where = "layers.csv: the work (conv_gflop to kernels) is"
-    return f"model {model.name}: {where} 0 in all layers of {name}, must be above 0 in one of a trainable component"
 
 
 class ModelCosts(TaskCosts):

@@ -91,17 +91,14 @@ def _run(arguments: Sequence[str]) -> int:
             stack.enter_context(redirect_stderr(nowhere))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("always", DiffusimWarning)
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, category, *_, **__: note(
+            f"{'note' if category is DiffusimNote else 'warning'}: {one_line(str(message))}"
+        )
         start = perf_counter()
         code: int = options.command(options)
         if options.verbose:
             note(f"{options.subcommand} took {perf_counter() - start:.2f} s")
         return code
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """Print a warning as the command line words it."""
-    note(f"{'note' if category is DiffusimNote else 'warning'}: {one_line(str(message))}")
 
 
 def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser | None:

@@ -163,15 +163,16 @@ def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
         _draw(options, answer, remark)
-    markdown = options.format == "markdown"
     if options.json:
         rankings.print_rows_json(clusters)
-    elif len(clusters.scalings) > 1:
-        print_blocks(scalings.cluster_blocks(clusters), as_markdown=markdown)
-    elif len(answer) == 1:
-        rankings.print_sweep(chosen, remark, as_markdown=markdown)
     else:
-        scalings.print_scaling(answer, remark, as_markdown=markdown)
+        if len(clusters.scalings) > 1:
+            blocks = scalings.cluster_blocks(clusters)
+        elif len(answer) > 1:
+            blocks = scalings.scaling_blocks(answer, remark)
+        else:
+            blocks = rankings.sweep_blocks(chosen, remark)
+        print_blocks(blocks, as_markdown=options.format == "markdown")
     if fits:
         return 0
     if files := list(filter(None, (options.report, options.plot, options.trace, options.gantt))):

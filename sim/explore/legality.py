@@ -184,8 +184,8 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         raise InputError(reason)
 
 
-def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:
-    """Return the runtime of a name, which runs a point.
+def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> None:
+    """Refuse a runtime that does not run a point.
 
     Raises:
         InputError: it does not run it, or there is none.
@@ -194,7 +194,6 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
     runtime = runtime_for(name, scenario)
     if refused := runtime.refusal(case_of(strategy, scenario)):
         raise InputError(f"`runtime` is {name}, but {refused}")
-    return runtime
 
 
 def swept_points(

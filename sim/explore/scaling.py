@@ -1,18 +1,16 @@
 """Scaling: sweeps over several numbers of GPUs, where more of them stop paying, and over several clusters."""
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from math import hypot, log
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from profiles.errors import DiffusimWarning, counted
+from profiles.errors import counted
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 
-S = TypeVar("S", bound=Sweep)
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
 
@@ -187,18 +185,3 @@ class Clusters:
         """Dollars of 1,000 samples; None where the cluster has no price."""
         price = self.prices[step.result.cluster]
         return None if price is None else 1000 * price / 3600 * step.result.gpu_s_per_sample
-
-
-def each_count(
-    function: Callable[..., S],
-    gpus: Sequence[int],
-    **arguments: Any,  # noqa: ANN401
-) -> list[S]:
-    """Return the value of a function for each number of GPUs; warnings are of the largest alone."""
-    values = []
-    for count in gpus:
-        with warnings.catch_warnings():
-            if count != gpus[-1]:
-                warnings.simplefilter("ignore", DiffusimWarning)
-            values.append(function(gpus=count, **arguments))
-    return values

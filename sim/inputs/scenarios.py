@@ -75,7 +75,8 @@ class Request:
     def parameters(self) -> dict[str, Any]:
         """Parameters of strategies; a choice of the words true and false may be a truth value."""
         values = {name: plain_value(of) for name, of in self.options.items() if name not in OPTION_NAMES}
-        words = truths(self.classes) if values else ()
+        items = (item for cls in self.classes for item in fields(cls)) if values else ()  # type: ignore[arg-type]
+        words = {of.name for of in items if set(of.metadata.get("choices", ())) == {"true", "false"}}
         return {
             name: str(value).lower() if name in words and isinstance(value, bool) else value
             for name, value in values.items()
@@ -146,12 +147,6 @@ def _sampling_flag(request: Request) -> str | None:
 def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
     """Return the names of the parameters of strategies."""
     return {item.name for cls in classes for item in fields(cls)}  # type: ignore[arg-type]
-
-
-def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
-    """Return the names of the parameters of strategies that are a choice of the words true and false."""
-    parameters = (item for cls in classes for item in fields(cls))  # type: ignore[arg-type]
-    return {item.name for item in parameters if set(item.metadata.get("choices", ())) == {"true", "false"}}
 
 
 def check_known(request: Request, arguments: Sequence[str]) -> None:

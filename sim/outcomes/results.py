@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import Uncertainty
@@ -13,7 +12,6 @@ from profiles.software.reserved import Reserved, reserved_bytes, room_bytes
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
 from sim.outcomes.tasks import TASKS
-from sim.replay.chrome_trace import write_chrome_trace
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import ALL
 from strategies.scenario import Scenario
@@ -290,10 +288,6 @@ class Result:
         flags = {**where, **point, **self.asked, **self.options}
         left = () if self.source is None else unused_options(self.source.strategy, self.source.scenario)
         return {key: value for key, value in flags.items() if key not in left}
-
-    def write_trace(self, path: str | Path) -> None:
-        """Write the trace for Perfetto, https://ui.perfetto.dev."""
-        write_chrome_trace(self.trace, Path(path))
 
     def to_json(self) -> dict[str, Any]:
         """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""

@@ -152,8 +152,11 @@ def awaited_s(trace: Trace) -> dict[Way, float]:
 
 def _ways(trace: Trace) -> dict[int, Way]:
     """Return the way of each slot that goes over the wire."""
+    rank = trace.plan.placement.rank
     ways = {
-        slot: Way(MESSAGE, crosses(trace, (transfer.source, transfer.target)))
+        slot: Way(
+            MESSAGE, between_nodes(trace, [rank(0, of, 0) for of in (transfer.source, transfer.target)])
+        )
         for slot, transfer in enumerate(trace.wiring.transfers)
         if isinstance(transfer, Transfer)
     }
@@ -161,15 +164,9 @@ def _ways(trace: Trace) -> dict[int, Way]:
     for slots, collective in zip(trace.wiring.collective_sends, trace.plan.collectives, strict=True):
         key = collective.devices, collective.group, collective.subgroup
         if key not in far:
-            far[key] = between_nodes(trace, collective)
+            far[key] = between_nodes(trace, members(trace, collective))
         ways |= dict.fromkeys(slots, Way(collective.operation, far[key]))
     return ways
-
-
-def crosses(trace: Trace, positions: Iterable[int]) -> bool:
-    """Return whether the first GPUs of some positions are in several nodes."""
-    placement = trace.plan.placement
-    return len({placement.node(placement.rank(0, position, 0)) for position in positions}) > 1
 
 
 def members(trace: Trace, collective: Collective) -> tuple[int, ...]:
@@ -177,6 +174,6 @@ def members(trace: Trace, collective: Collective) -> tuple[int, ...]:
     return trace.plan.placement.groups(collective.devices, collective.group, collective.subgroup)[0]
 
 
-def between_nodes(trace: Trace, collective: Collective) -> bool:
-    """Return whether the GPUs of a collective are in several nodes."""
-    return len(set(map(trace.plan.placement.node, members(trace, collective)))) > 1
+def between_nodes(trace: Trace, gpus: Iterable[int]) -> bool:
+    """Return whether some GPUs are in several nodes."""
+    return len(set(map(trace.plan.placement.node, gpus))) > 1

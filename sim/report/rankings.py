@@ -13,7 +13,7 @@ from sim.explore.scaling import Clusters, Scaling
 from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.outcomes.tasks import TASKS
-from sim.report.blocks import Block, Column, Command, Table, print_blocks
+from sim.report.blocks import Block, Column, Command, Table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import band, duration, sample_words, throughput
@@ -40,14 +40,14 @@ def print_rows_json(answer: Sweep | Scaling | Clusters) -> None:
     print(json.dumps(every, allow_nan=False))
 
 
-def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> None:
-    """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
+def sweep_blocks(sweep: Sweep, note: str = "") -> list[Block]:
+    """Return the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     verdict, table = verdict_of(sweep, note), table_blocks(sweep)
     none = "best: none; every point that fits leaves seams, which is not recommended"
     blocks = [*table, none] if table else []
     if verdict:
         blocks = [*verdict.answer, *table, Command("again", verdict.again)]
-    print_blocks([*blocks, *_remarks(sweep, verdict)], as_markdown=as_markdown)
+    return [*blocks, *_remarks(sweep, verdict)]
 
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
@@ -72,16 +72,11 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
         f"{HEADLINE if headline and of.same(headline) else TIE * (id(of) in ties)}"
         for rank, of in chosen
     ]
-    above = good if 0 < good < len(chosen) else None
-    table = Table(title, [Column("#", numbers), *_columns(sweep, points), _starters(sweep, points)], above)
+    runtimes = [starters(point, sweep.scenario) for point in points]
+    cells = [f"{of[0]}{f' +{len(of) - 1}' * (len(of) > 1)}" if of else "-" for of in runtimes]
+    columns = [Column("#", numbers), *_columns(sweep, points), Column("runs in", cells, 1)]
+    table = Table(title, columns, good if 0 < good < len(chosen) else None)
     return [table, *legend(table)]
-
-
-def _starters(sweep: Sweep, points: Sequence[Point]) -> Column:
-    """Return the runtimes that start points: the first of each, and how many more."""
-    names = [starters(point, sweep.scenario) for point in points]
-    cells = [f"{of[0]}{f' +{len(of) - 1}' * (len(of) > 1)}" if of else "-" for of in names]
-    return Column("runs in", cells, 1)
 
 
 def _chosen(
@@ -126,7 +121,7 @@ def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
     leave = list(letters)
     if len({result.options.get("checkpointing") for result in results}) == 1:  # it stands above the table
         leave.append("checkpointing")
-    baseline = "one GPU" if sampled else " or ".join(baselines("train"))
+    baseline = "one GPU" if sampled else " or ".join(baselines())
     speeds = ["-" if over is None else f"{r.samples_per_s / over.samples_per_s:.2f}" for r in results]
     if sampled:
         costs = [f"{result.gpu_s_per_sample:,.2f}" for result in results]
@@ -186,7 +181,7 @@ def _baseline(sweep: Sweep) -> Result | None:
         return next((p.result for p in sweep.ranked() if p.result is not None and p.num_gpus == 1), None)
     if sweep.objective == "memory":  # the fastest is not among them for sure
         return None
-    against = [p.result for p in sweep.points if p.status == "simulated" and p.name in baselines("train")]
+    against = [p.result for p in sweep.points if p.status == "simulated" and p.name in baselines()]
     return max((r for r in against if r is not None), key=lambda r: r.samples_per_s, default=None)
 
 

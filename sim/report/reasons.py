@@ -5,7 +5,7 @@ shorter then, and the optimizer's step where that is on the host. Where collecti
 once more as if they did not slow it: what compute loses to them is the time by which it is shorter then.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
@@ -196,7 +196,8 @@ def _numbers(trace: Trace) -> dict[Way, list[int]]:
     """Return the numbers of the collectives of each way."""
     numbers: dict[Way, list[int]] = {}
     for number, one in enumerate(trace.plan.collectives):
-        numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
+        way = Way(one.operation, between_nodes(trace, members(trace, one)))
+        numbers.setdefault(way, []).append(number)
     return numbers
 
 
@@ -259,16 +260,13 @@ def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Po
     if abs(theirs_s - ours_s) < LEAST_TOLD * ours_s:
         return ""
     unit = "GPU-s" if sweep.objective == "cost" else unit_of(other)
-    return ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
-
-
-def _differences(more_s: Mapping[str, float], unit: str) -> Iterator[str]:
-    """Parts of a difference, the largest first; those that hardly differ are left out."""
+    more_s = {name: theirs[name] - ours[name] for name in ours}
     least_s = LEAST_PART * fsum(map(abs, more_s.values()))
-    for name in sorted(more_s, key=lambda one: -more_s[one]):
-        if abs(more_s[name]) > least_s:
-            more = "less" if more_s[name] < 0 else "more"
-            yield f"{_time_words(abs(more_s[name]), unit)} {more} {PARTS.get(name, name)}"
+    return ", ".join(
+        f"{_time_words(abs(more_s[name]), unit)} {'less' if more_s[name] < 0 else 'more'} {PARTS.get(name, name)}"
+        for name in sorted(more_s, key=lambda one: -more_s[one])
+        if abs(more_s[name]) > least_s
+    )
 
 
 def _time_words(seconds: float, unit: str) -> str:

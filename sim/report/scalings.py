@@ -5,7 +5,7 @@ from dataclasses import replace
 from profiles.errors import counted
 from sim.explore.legality import runtimes_of
 from sim.explore.scaling import PAYS, Clusters, Scaling, Step
-from sim.report.blocks import Block, Column, Command, Table, print_blocks
+from sim.report.blocks import Block, Column, Command, Table
 from sim.report.descriptions import how, tried
 from sim.report.numbers import rounded, sample_words
 from sim.report.rankings import HOW, TIE, legend, memory_column, time_columns
@@ -59,14 +59,12 @@ def unit_of(scaling: Scaling) -> str:
     return sample_words(scaling.sweeps[0].scenario)[1]
 
 
-def print_scaling(scaling: Scaling, note: str, *, as_markdown: bool) -> None:
-    """Print the verdict at the knee with a note, and the best on each number of GPUs."""
-    verdict = verdict_at_knee(scaling, note)
-    blocks: list[Block] = ["best: none; nothing that is recommended fits, on any of these numbers of GPUs"]
-    if verdict:
-        table = table_of(scaling)
-        blocks = [*verdict.answer, table, *legend(table), Command("again", verdict.again)]
-    print_blocks(blocks, as_markdown=as_markdown)
+def scaling_blocks(scaling: Scaling, note: str) -> list[Block]:
+    """Return the verdict at the knee with a note, and the best on each number of GPUs."""
+    if not (verdict := verdict_at_knee(scaling, note)):
+        return ["best: none; nothing that is recommended fits, on any of these numbers of GPUs"]
+    table = table_of(scaling)
+    return [*verdict.answer, table, *legend(table), Command("again", verdict.again)]
 
 
 def table_of(scaling: Scaling) -> Table:

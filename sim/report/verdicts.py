@@ -107,10 +107,10 @@ class Verdict(Panelled):
     @property
     def lines(self) -> list[Line]:
         """The verdict line by line: a word, and what it says."""
-        return [*self.lead, *self._best_lines(), *self._other_lines()]
+        return [*self.lead, *self._lines()]
 
-    def _best_lines(self) -> Iterator[Line]:
-        """Yield the best, with its time and memory."""
+    def _lines(self) -> Iterator[Line]:
+        """Yield the best with its time and memory, the runner-up, ties, changes, runtimes and trust."""
         yield "best", self.named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         if self.chosen is not None:
@@ -121,14 +121,15 @@ class Verdict(Panelled):
             yield "research", f"{took}, {than}; {NO_RUNTIME_TODAY}"
         yield from result_lines(self.best, self.account)
         if self.best.nearly_full:
-            yield "with room", self._roomy_words()
+            words = "none of the points simulated surely fits"
+            if (other := self.roomy) is not None:
+                held = f"{other.peak_memory_bytes / GIB:.1f} GiB"
+                words = f"{self.named(other)}: {self._took_words(other)}, {held}"
+            yield "with room", words
         if self.copies > 1:
             more, speed = sample_words(self.best)[1], self.copies * self.best.samples_per_s
             words = f"each on {more} of its own, draw {speed:,.4g} {more}/s"
             yield "copies", f"{self.copies} side by side, {words}"
-
-    def _other_lines(self) -> Iterator[Line]:
-        """Yield the runner-up, ties, changes, runtimes and trust."""
         if self.fastest is not None:
             yield "fastest", self._fastest_words(self.fastest)
         yield "runner-up", self._runner_up_words()
@@ -183,12 +184,6 @@ class Verdict(Panelled):
             return "the same: no other point is faster"
         took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
         return f"{self.named(fastest)}: {ratio:.1f} x as fast, {took}"
-
-    def _roomy_words(self) -> str:
-        """Return the best point that fits by the high estimate of reserved memory, too."""
-        if (other := self.roomy) is None:
-            return "none of the points simulated surely fits"
-        return f"{self.named(other)}: {self._took_words(other)}, {other.peak_memory_bytes / GIB:.1f} GiB"
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:

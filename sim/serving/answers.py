@@ -222,19 +222,14 @@ def _compare(found: Serving) -> None:
         found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *ends])
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
-        for of in _leaders(found, low):
+        by_low = sorted(
+            found.outcomes, key=lambda of: rank(found.question_of(of.plan).run(of.plan, low), options)
+        )
+        both = (of for pair in zip(found.outcomes, by_low, strict=True) for of in pair)
+        for of in list({id(of): of for of in both}.values())[:CURVES]:
             question = found.question_of(of.plan)
             curve = (question.run(of.plan, rate) for rate in rates)
             found.curves.append([replace(run, capacity_per_s=of.capacity_per_s) for run in curve])
-
-
-def _leaders(found: Serving, low: float) -> Sequence[Outcome]:
-    """Return the plans whose curves are drawn: the best at the highest rate, and the best at the lowest."""
-    by_low = sorted(
-        found.outcomes, key=lambda of: rank(found.question_of(of.plan).run(of.plan, low), found.options)
-    )
-    both = (of for pair in zip(found.outcomes, by_low, strict=True) for of in pair)
-    return list({id(of): of for of in both}.values())[:CURVES]
 
 
 def _limit(found: Serving) -> tuple[float, Plan]:

@@ -376,16 +376,11 @@ class _Elastic(_Station):
                 for job in run.jobs:
                     self.queue.remove(job)
                 self.running += 1
-                now = self._narrowed(run, len(block))
-                self.begin(now, block, block).callbacks.append(partial(self._end, now, block))
-
-    def _narrowed(self, run: Run, gpus: int) -> Run:
-        """Return a run on so many GPUs: on fewer than it asked for, the steps of about as many seconds."""
-        if gpus == run.gpus:
-            return run
-        times = self.choices(run.jobs[0].shape)
-        steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
-        return run._replace(steps=min(run.steps, max(1, steps)), gpus=gpus)
+                if (gpus := len(block)) < run.gpus:  # the steps of about as many seconds
+                    times = self.choices(run.jobs[0].shape)
+                    steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
+                    run = run._replace(steps=min(run.steps, max(1, steps)), gpus=gpus)  # noqa: PLW2901
+                self.begin(run, block, block).callbacks.append(partial(self._end, run, block))
 
     def _block(self, run: Run) -> tuple[int, ...] | None:
         """Take idle GPUs of one node for a run, those of its last or aligned ones; None where there are none."""

@@ -92,7 +92,13 @@ class ServingOptions:
     @cached_property
     def rates(self) -> tuple[float, float] | None:
         """The lowest and the highest rate, one of a curve or both the same; None where none is given."""
-        return None if self.rate is None else _span_of(self.rate)
+        if self.rate is None:
+            return None
+        parts = re.split(r"(?<=[^eE])-", self.rate, maxsplit=1) if isinstance(self.rate, str) else [self.rate]
+        first, last = positive("rate", parts[0]), positive("rate", parts[-1])
+        if last < first:
+            raise wrong("rate", f"is {shown(self.rate)}, must go from the lower to the higher")
+        return first, last
 
     @cached_property
     def process(self) -> Process:
@@ -107,7 +113,15 @@ class ServingOptions:
     @cached_property
     def stages(self) -> Mapping[str, int]:
         """GPUs of each stage; none where all stages share them."""
-        return {} if self.pools is None else _stages_of(self.pools)
+        if self.pools is None:
+            return {}
+        parts = [part.partition("=") for part in self.pools.split(",")]
+        pools = {name.strip(): number.strip() for name, _, number in parts}
+        whole = all(re.fullmatch(r"[1-9]\d{0,4}", number, re.ASCII) for number in pools.values())
+        if not whole or len(parts) != len(POOLS) or set(pools) != set(POOLS):
+            rule = f"must give GPUs of each: {','.join(f'{name}=N' for name in POOLS)}"
+            raise wrong("pools", f"is {shown(self.pools)}, {rule}")
+        return {name: int(pools[name]) for name in POOLS}
 
 
 def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
@@ -121,15 +135,6 @@ def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
     return number
 
 
-def _span_of(value: Any) -> tuple[float, float]:  # noqa: ANN401
-    """Return the ends of a span such as 0.5-4; of one number both are that."""
-    parts = re.split(r"(?<=[^eE])-", value, maxsplit=1) if isinstance(value, str) else [value]
-    first, last = positive("rate", parts[0]), positive("rate", parts[-1])
-    if last < first:
-        raise wrong("rate", f"is {shown(value)}, must go from the lower to the higher")
-    return first, last
-
-
 def _replicas_of(text: str) -> tuple[int, ...]:
     """Return the GPUs of each replica of a plan such as 4x2, or 2x4+8x1, the largest first."""
     parts = [re.fullmatch(r"\s*([1-9]\d{0,4})x([1-9]\d{0,3})\s*", part, re.ASCII) for part in text.split("+")]
@@ -138,14 +143,3 @@ def _replicas_of(text: str) -> tuple[int, ...]:
         rule = "must be replicas x GPUs of each, such as 4x2 or 2x4+8x1"
         raise wrong("replicas", f"is {shown(text)}, {rule}")
     return tuple(sorted(sizes, reverse=True))
-
-
-def _stages_of(text: str) -> dict[str, int]:
-    """Return the GPUs of each stage."""
-    parts = [part.partition("=") for part in text.split(",")]
-    pools = {name.strip(): number.strip() for name, _, number in parts}
-    whole = all(re.fullmatch(r"[1-9]\d{0,4}", number, re.ASCII) for number in pools.values())
-    if not whole or len(parts) != len(POOLS) or set(pools) != set(POOLS):
-        rule = f"must give GPUs of each: {','.join(f'{name}=N' for name in POOLS)}"
-        raise wrong("pools", f"is {shown(text)}, {rule}")
-    return {name: int(pools[name]) for name in POOLS}

@@ -46,8 +46,11 @@ def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> Mod
         vaes = {of: network for of, network in networks.items() if network.role == AUTOENCODER}
         inputs = tuple(f"{of}_encoder" if of in vaes else of for of in networks)
         encoders = [_half(network, f"{of}_encoder", call, options.dtype) for of, network in vaes.items()]
-        others = {of: network for of, network in networks.items() if of not in vaes}
-        calls = {of: _encoding(network, call, options) for of, network in others.items()}
+        calls: dict[str, Call] = {}
+        for of, network in networks.items():
+            if of not in vaes:  # the backbone's prompts, up to an encoder's own positions
+                longest = min(call_of(network, ConfigOptions()).text_tokens, call.text_tokens)
+                calls[of] = call_of(network, replace(options, text_tokens=longest))
         parts = [_counted(each, of, call, options.dtype) for of, each in calls.items()]
         parts.append(_counted(call, name, call, options.dtype, trainable=True, inputs=inputs))
         after = {"inputs": (name,)}
@@ -83,12 +86,6 @@ def _main(networks: Mapping[str, Network]) -> str:
         names = ", ".join(network.name for network in networks.values())
         raise InputError(f"--config names {names}: {len(backbones)} backbones of several files, must be 1")
     return backbones[0] if backbones else next(iter(networks))
-
-
-def _encoding(network: Network, main: Call, options: ConfigOptions) -> Call:
-    """Return the call of an encoder on the backbone's prompts, up to its own positions."""
-    longest = call_of(network, ConfigOptions()).text_tokens
-    return call_of(network, replace(options, text_tokens=min(longest, main.text_tokens)))
 
 
 def _counted(call: Call, name: str, main: Call, dtype: str, **fields: Any) -> ComponentCount:  # noqa: ANN401  of a component

@@ -67,18 +67,13 @@ def kernel_texts(model: ModelCount) -> dict[Path, str]:
     dtype = model.architecture.dtype
     files = {KERNELS: dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
     texts = {Path(file): _kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
-    return texts | {Path(ADAPTED): _adapted_text(model)}
-
-
-def _adapted_text(model: ModelCount) -> str:
-    """The contents of ``adapted.csv``."""
-    rows = (
+    adapted = (
         [component.spec.name, index, _scaled(size, 6)]
         for component in model.components
         if component.spec.trainable
         for index, size in _alike(adapted_bytes(component))
     )
-    return csv_text(ADAPTED_COLUMNS, rows)
+    return texts | {Path(ADAPTED): csv_text(ADAPTED_COLUMNS, adapted)}
 
 
 def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:

@@ -46,15 +46,13 @@ def _(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return kernel_layout.transpose(1, 2), query.new_empty(batch, heads, queries, dtype=torch.float32)
 
 
-def _save(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
-
-
 def _backward(ctx: FunctionCtx, *gradients: Tensor) -> None:
     raise RuntimeError("only forward passes are counted")
 
 
-attention.register_autograd(_backward, setup_context=_save)
+attention.register_autograd(
+    _backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, *output)
+)
 
 
 @register_flop_formula(torch.ops.diffusim.attention)

@@ -19,7 +19,7 @@ from profiles.measuring.fitting.collective_laws import (
     measured_operations,
     stand_in_of,
 )
-from profiles.measuring.fitting.least_squares import Errors, Law, fit_law
+from profiles.measuring.fitting.least_squares import Errors, fit_law
 from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, by_curve, seconds_of
 
 NVSWITCH: Final = "nvswitch"
@@ -95,7 +95,16 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
     if single:
         law = fit_law(np.array([sample.size_bytes for sample in single]), seconds_of(single))
     else:
-        law = _fastest(samples, num_nodes, where)
+        laws = [
+            fit_law(np.array(curve.sizes) * bus_volume(curve.operation, curve.group.size), curve.seconds)
+            for curve in _collective_curves(samples)
+            if (curve.group.num_nodes > 1) == (num_nodes > 1)
+        ]
+        if not laws:
+            raise InputError(
+                f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there"
+            )
+        law = min(laws, key=lambda law: law.s_per_unit)
         estimate = "an estimate, the bandwidth and fixed time of the fastest collective"
         notes.append(f"messages {where}: not measured; {estimate}")
     if law.s_per_unit <= 0:
@@ -104,18 +113,6 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
     bandwidth = 1 / law.s_per_unit
     shared = (devices, bandwidth, bandwidth) if kind == PCIE else ()
     return Link(kind, bandwidth, 0.0, law.fixed_s, *shared)
-
-
-def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
-    """Law of the collective with the highest bus bandwidth, inside nodes or between them."""
-    laws = [
-        fit_law(np.array(curve.sizes) * bus_volume(curve.operation, curve.group.size), curve.seconds)
-        for curve in _collective_curves(samples)
-        if (curve.group.num_nodes > 1) == (num_nodes > 1)
-    ]
-    if not laws:
-        raise InputError(f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there")
-    return min(laws, key=lambda law: law.s_per_unit)
 
 
 def _collective_curves(samples: Sequence[Sample]) -> list[MeasuredCurve]:

@@ -102,7 +102,10 @@ def run_links(options: argparse.Namespace) -> None:
         check_least(("--ranks", options.ranks, 2))
         measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
     if measurement:
-        _conclude(measurement, options)
+        fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
+        cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
+        show(120, _curve_table(measurement, cluster), judged_line(measurement, cluster), *fit.notes)
+        print(f"wrote {options.output}")
 
 
 def _check_links(options: argparse.Namespace) -> None:
@@ -121,11 +124,3 @@ def _measure(backend: str | None, max_mib: int) -> Measurement | None:
     place = launched_place()
     assert place is not None
     return measure(place, backend, max_mib * 2**20)
-
-
-def _conclude(measurement: Measurement, options: argparse.Namespace) -> None:
-    """Fit, write, and print how far the file's cluster is from what was measured."""
-    fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
-    cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
-    show(120, _curve_table(measurement, cluster), judged_line(measurement, cluster), *fit.notes)
-    print(f"wrote {options.output}")

@@ -28,7 +28,12 @@ def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -
     module = component.build(spec, dtype, generator.device)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            _fill(name, parameter, generator)
+            if parameter.ndim > 1:  # of unit gain, so that nothing grows out of half precision
+                parameter.normal_(0.0, prod(parameter.shape[1:]) ** -0.5, generator=generator)
+            elif name.endswith("weight"):
+                parameter.uniform_(0.5, 1.5, generator=generator)
+            else:
+                parameter.normal_(0.0, SMALL, generator=generator)
     return module
 
 
@@ -81,15 +86,6 @@ def _is_samples(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 1:
         return False
     return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
-
-
-def _fill(name: str, parameter: Tensor, generator: torch.Generator) -> None:
-    if parameter.ndim > 1:  # of unit gain, so that nothing grows out of half precision
-        parameter.normal_(0.0, prod(parameter.shape[1:]) ** -0.5, generator=generator)
-    elif name.endswith("weight"):
-        parameter.uniform_(0.5, 1.5, generator=generator)
-    else:
-        parameter.normal_(0.0, SMALL, generator=generator)
 
 
 class MasterAdamW:

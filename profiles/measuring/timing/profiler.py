@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rich.table import Table
-
 from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import read_model
 from profiles.checks import sum_in_order
@@ -33,9 +31,9 @@ from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import QUANTITIES
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
-from profiles.measuring.timing.clocks import Clock, clock_of
+from profiles.measuring.timing.clocks import clock_of
 from profiles.measuring.timing.environment import Value, clocks, device_name, environment
-from profiles.measuring.timing.passes import BatchTimes, ComponentTimes, Settings, measure
+from profiles.measuring.timing.passes import ComponentTimes, Settings, measure
 from profiles.measuring.writing import csv_text, toml_text
 from profiles.outputs import write_files
 from profiles.units import MILLISECOND
@@ -83,7 +81,21 @@ def profile(
     title = counted.architecture.title
     try:
         of = model if isinstance(model, str) else slug(title)
-        return _profiled(of, counted, settings, (clock, name), output)
+        _check_folder(output, of, counted)
+        before, times = clocks(clock.device), []
+        for component in counted.components:
+            print(f"measure: measuring {component.spec.name} of {of}", file=sys.stderr)
+            times.append(measure(component, counted.height, counted.width, settings, clock))
+        header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
+        header |= {"model": of, "height": counted.height, "width": counted.width, "device": clock.device.type}
+        header["dtype"] = settings.dtype
+        header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
+        header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
+        texts = time_texts(name, times, header)
+        if path_kind(output / "model.toml") == "nothing":
+            texts |= folder_texts(of, counted)
+        write_files(output, texts)
+        return Profile(of, name, counted, tuple(times), header)
     except DiffusimError:
         raise
     except Exception as error:  # whatever a class says to its arguments
@@ -125,27 +137,6 @@ def _forgetting(part: ComponentCount, kept: Sequence[str]) -> ComponentCount:
     return replace(part, spec=spec, reads=tuple(read for read in part.reads if read[0] in kept))
 
 
-def _profiled(
-    model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path
-) -> Profile:
-    _check_folder(output, model, counted)
-    clock, name = seat
-    before, times = clocks(clock.device), []
-    for component in counted.components:
-        print(f"measure: measuring {component.spec.name} of {model}", file=sys.stderr)
-        times.append(measure(component, counted.height, counted.width, settings, clock))
-    header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
-    header |= {"model": model, "height": counted.height, "width": counted.width, "device": clock.device.type}
-    header["dtype"] = settings.dtype
-    header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
-    header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
-    texts = time_texts(name, times, header)
-    if path_kind(output / "model.toml") == "nothing":
-        texts |= folder_texts(model, counted)
-    write_files(output, texts)
-    return Profile(model, name, counted, tuple(times), header)
-
-
 def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
     """Refuse a folder that holds another model, or this one at another size."""
     if path_kind(folder) == "nothing" or (folder.is_dir() and not any(folder.iterdir())):
@@ -178,24 +169,19 @@ def run_profile(options: argparse.Namespace) -> None:
 
 
 def report_profile(profiled: Profile, output: Path) -> None:
-    """Print the times."""
+    """Print the times in milliseconds, a row for each component and batch size."""
     size = f"{profiled.counted.height}x{profiled.counted.width}"
     title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
-    show(150, times_table(title, profiled.components))
-    print(f"measure: wrote {output}", file=sys.stderr)
-
-
-def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
-    """One row per component and batch size, in milliseconds."""
     rows = []
-    for component in components:
+    for component in profiled.components:
         for batch in component.batches:
             row = [component.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
             for name, seconds in batch.layers.items():
                 total = sum_in_order(seconds)
                 row += [f"{1e3 * total:.2f}", f"{batch.sum_over_whole(name):.3f}"] if total else ["", ""]
             rows.append(row)
-    return table(title, COLUMNS, rows, left=("component",))
+    show(150, table(title, COLUMNS, rows, left=("component",)))
+    print(f"measure: wrote {output}", file=sys.stderr)
 
 
 def time_texts(
@@ -206,7 +192,11 @@ def time_texts(
     whole, updates = [], []
     for component in components:
         for batch in component.batches:
-            whole.append(_whole(component, batch))
+            of: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
+            for quantity in QUANTITIES if component.counted.spec.trainable else QUANTITIES[:1]:
+                of[f"{quantity}_ms"] = _ms(batch.whole[quantity])
+                of[f"{quantity}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
+            whole.append(of)
             columns = zip(*batch.layers.values(), strict=True)
             rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
         if component.optimizer_s is not None:
@@ -219,14 +209,6 @@ def time_texts(
         Path("times") / f"{name}.csv": csv_text(TIME_COLUMNS, rows),
         Path("times") / f"{name}.toml": toml_text(values),
     }
-
-
-def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
-    values: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
-    for name in QUANTITIES if component.counted.spec.trainable else QUANTITIES[:1]:
-        values[f"{name}_ms"] = _ms(batch.whole[name])
-        values[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(name), 4)
-    return values
 
 
 def _ms(seconds: float) -> float:

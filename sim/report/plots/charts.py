@@ -132,15 +132,6 @@ def set_title(axes: Axes, *parts: str) -> None:
     axes.set_title("\n".join(line.strip(" |") for line in lines), loc="left", fontsize=size, color=INK)
 
 
-def label_cells(axes: Axes, across: Sequence[object], down: Sequence[object], words: tuple[str, str]) -> None:
-    """Name the columns and rows of a map, and say what they are."""
-    axes.set_xticks([x + 0.5 for x in range(len(across))], list(map(tick, across)))
-    axes.set_yticks([y + 0.5 for y in range(len(down))], list(map(tick, down)))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set(xlabel=words[0], ylabel=words[1])
-
-
 def tick(value: object) -> str:
     """Return a value as a tick names it."""
     return f"{value:g}" if isinstance(value, float) else str(value).replace(", ", ",\n")

@@ -123,21 +123,19 @@ def plot_winners(
     figure, axes = charts.chart(2.4 + width, 1.3 + (0.3 + 0.17 * max(map(len, lines))) * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
-            _draw_cell(axes, x, y, winner, words[y][x])
-    axes.set(xlim=(0, len(info.across)), ylim=(len(info.down), 0))
-    charts.label_cells(axes, info.across, info.down, (_label(across), _label(down)))
+            face = charts.IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
+            axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white", linewidth=2.0))
+            look: dict[str, Any] = {"ha": "center", "va": "center", "color": charts.contrast(to_rgb(face))}
+            axes.text(x + 0.5, y + 0.5, words[y][x], fontsize=8.5, **look)
+    axes.set(xlim=(0, len(info.across)), ylim=(len(info.down), 0), xlabel=_label(across), ylabel=_label(down))
+    axes.set_xticks([x + 0.5 for x in range(len(info.across))], list(map(charts.tick, info.across)))
+    axes.set_yticks([y + 0.5 for y in range(len(info.down))], list(map(charts.tick, info.down)))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
     charts.add_legend(axes, "right", handles)
     charts.set_title(axes, title)
     return figure
-
-
-def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
-    """Draw a cell and its words."""
-    face = charts.IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white", linewidth=2.0))
-    colour = charts.contrast(to_rgb(face))
-    axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5)
 
 
 def _words(winner: Winner | None, info: WinnersInfo) -> str:

@@ -120,8 +120,17 @@ def plot_sweep(
     figure, axes = charts.chart(9.0, 5.4, ax)
     for name in info.strategies:
         _scatter(axes, info, name)
-    if info.best is not None:
-        _label_best(axes, info, info.best)
+    if (best := info.best) is not None:
+        place = best.peak_memory_bytes / GIB, info.height(best)
+        axes.plot(
+            *place, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR,
+            zorder=3, label=RECOMMENDED,
+        )  # fmt: skip
+        number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
+        axes.annotate(
+            f"{best.strategy}, {number}", place, textcoords="offset points", ha="center", fontsize=9, color=charts.INK,
+            xytext=(0, -19 if info.by_latency else 12), zorder=4,
+        )  # fmt: skip
     if info.front:
         front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
         look: dict[str, Any] = {"color": charts.FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
@@ -137,20 +146,6 @@ def plot_sweep(
     charts.add_legend(axes, "right")
     charts.set_title(axes, title)
     return figure
-
-
-def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
-    """Draw a ring around the best point, and say what it is."""
-    place = best.peak_memory_bytes / GIB, info.height(best)
-    axes.plot(
-        *place, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR, zorder=3,
-        label=RECOMMENDED,
-    )  # fmt: skip
-    number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
-    axes.annotate(
-        f"{best.strategy}, {number}", place, textcoords="offset points", xytext=(0, -19 if info.by_latency else 12),
-        ha="center", fontsize=9, color=charts.INK, zorder=4,
-    )  # fmt: skip
 
 
 def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:

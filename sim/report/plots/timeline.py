@@ -173,7 +173,10 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
     for kind in bar_kinds(info.bars):
         for chunk in sorted({bar.chunk for bar in kind.bars}) if shaded else [None]:
             bars = [bar for bar in kind.bars if chunk in (None, bar.chunk)]
-            face = _shade(kind.colour, chunk or 0)
+            share = 0.65 * (
+                1.0 - 0.55 ** (chunk or 0)
+            )  # lighter for later stages, but never as light as idle time
+            face = tuple(value + (1.0 - value) * share for value in to_rgb(kind.colour))
             wide = [bar.duration_s > NARROW * end_s for bar in bars]
             boxes = [(bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot) for bar in bars]
             edges = ["white" if one else face for one in wide]
@@ -202,13 +205,6 @@ def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa:
         for left, right, top, bottom in boxes
     ]
     axes.add_collection(PolyCollection(corners, **style))
-
-
-def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
-    """Return a colour, lighter for later stages of the same device, but never as light as idle time."""
-    share = 0.65 * (1.0 - 0.55**chunk)
-    red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
-    return red, green, blue
 
 
 def _number_bars(
