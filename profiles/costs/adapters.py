@@ -91,7 +91,7 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
 def _beside(layer: Layer, adapter: tuple[Kernel, ...], *, passed: bool) -> Layer:
     """A frozen layer with its adapters; the inputs of their second products are kept as well.
 
-    Those of their first ones are among what the layer keeps (``profiles.measuring.counting.locked``).
+    Those of their first ones are among what the layer keeps (``profiles.measuring.counting.component``).
     """
     products = [kernel for kernel in adapter if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)

@@ -16,9 +16,9 @@ from strategies.strategy import AnyScenario
 
 ROOT: Final = Path(__file__).parents[2]
 ENGINE: Final = (
-    *("profiles/**/*.py", "profiles/*.toml", "strategies/**/*.py", "sim/*.py", "sim/inputs/*.py"),
-    *("sim/explore/*.py", "sim/outcomes/*.py", "sim/replay/*.py"),
-)
+    "profiles/**/*.py", "profiles/*.toml", "strategies/**/*.py", "sim/*.py", "sim/inputs/*.py", "sim/explore/*.py",
+    "sim/outcomes/*.py", "sim/replay/*.py",
+)  # fmt: skip
 """Code that gives results, and the answers that stores keep; measuring gives data, and no results."""
 
 

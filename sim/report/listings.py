@@ -30,8 +30,10 @@ TABLES: Final[Mapping[str, str]] = {
 }
 """The columns of the frames that are printed, by command."""
 UNITS: Final = (
-    *(("_flop_per_s", TFLOP, "TFLOP/s"), ("_bytes_per_s", GB, "GB/s")),
-    *(("_bytes", GIB, "GiB"), ("_s", MICROSECOND, "us")),
+    ("_flop_per_s", TFLOP, "TFLOP/s"),
+    ("_bytes_per_s", GB, "GB/s"),
+    ("_bytes", GIB, "GiB"),
+    ("_s", MICROSECOND, "us"),
 )
 """Endings of keys, their unit and its name."""
 

@@ -39,7 +39,19 @@ def order_bound(
     chains = tuple(_chains(layout, split=split))
     # group sizes on links alike have one answer
     key = ("path", name, shape.degree, shape.micro_batches, layout.cuts, chains, begins_s)
-    free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
+
+    def ends_s() -> tuple[list[float], list[float]]:
+        """Earliest seconds at which each position has done its last pass, and each stage its last backward."""
+        rows = order()
+        if layout.scenario.workload.extra_forward:
+            rows = with_extra_forwards(layout, rows)
+        free_s, complete_s = [*begins_s], [0.0] * len(layout.stages)
+        for position, row in enumerate(follow(chains, rows, begins_s)):
+            for (stage, _, _), _, end in row:
+                complete_s[stage] = free_s[position] = end
+        return free_s, complete_s
+
+    free_s, complete_s = layout.scenario.remember(key, ends_s)
     if frozen_after:
         free_s = [end_s + frozen_s(layout, position) for position, end_s in enumerate(free_s)]
     return _sums_end_s(layout, free_s, complete_s)
@@ -52,22 +64,6 @@ def _chains(layout: Layout, *, split: bool) -> Iterator[tuple[tuple[Pass, ...], 
         yield tuple(chain_passes(layout, cut, split=split)), numbers
         for s in layout.chain(cut) if split else ():
             yield (Pass(s, BACKWARD_WEIGHT, layout.weight_part_s(layout.stages[s]), 0.0),), numbers
-
-
-def _ends_s(
-    layout: Layout,
-    chains: Sequence[tuple[Sequence[Pass], Sequence[int]]],
-    rows: Rows,
-    begins_s: Sequence[float],
-) -> tuple[list[float], list[float]]:
-    """Earliest seconds at which each position has done its last pass, and each stage its last backward."""
-    if layout.scenario.workload.extra_forward:
-        rows = with_extra_forwards(layout, rows)
-    free_s, complete_s = [*begins_s], [0.0] * len(layout.stages)
-    for position, row in enumerate(follow(chains, rows, begins_s)):
-        for (stage, _, _), _, end in row:
-            complete_s[stage] = free_s[position] = end
-    return free_s, complete_s
 
 
 def _sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[float]) -> float:

@@ -1,6 +1,6 @@
 """Bounds of pipelines: seconds that no order of their stages can undercut."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -95,8 +95,15 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
 def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
     limits: list[_Limit] = []
     for cut in range(len(layout.cuts)):
-        passes = chain_passes(layout, cut, split=split)
-        limits += _limits(layout, passes, len(layout.micro_batches(cut)))
+        passes, count = chain_passes(layout, cut, split=split), len(layout.micro_batches(cut))
+        ready_s, after_s = 0.0, sum_in_order(one.duration_s + one.lag_s for one in passes)
+        for number, kind, pass_s, lag_s in passes:
+            position, after_s = layout.stages[number].position, after_s - (pass_s + lag_s)
+            limits.append(_Limit(position, ready_s, count * pass_s, max(0.0, after_s) + lag_s))
+            if kind == BACKWARD_INPUT:
+                waiting_s = layout.weight_part_s(layout.stages[number])
+                limits.append(_Limit(position, ready_s + pass_s, count * waiting_s, 0.0))
+            ready_s += pass_s + lag_s
     steps = _steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
     each_s = np.array([min((steps[s] for s in hosted), default=0.0) for hosted in layout.hosted])
@@ -143,18 +150,6 @@ def chain_passes(layout: Layout, cut: int, *, split: bool) -> list[Pass]:
         kind = BACKWARD_INPUT if split else BACKWARD
         passes.append(Pass(s, kind, stages[s].backward_s - waiting_s, lag_s))
     return passes
-
-
-def _limits(layout: Layout, passes: Sequence[Pass], count: int) -> Iterator[_Limit]:
-    """The limits of a chain: each pass for all of so many micro-batches, and what of it may wait."""
-    ready_s, after_s = 0.0, sum_in_order(one.duration_s + one.lag_s for one in passes)
-    for number, kind, pass_s, lag_s in passes:
-        position, after_s = layout.stages[number].position, after_s - (pass_s + lag_s)
-        yield _Limit(position, ready_s, count * pass_s, max(0.0, after_s) + lag_s)
-        if kind == BACKWARD_INPUT:
-            waiting_s = layout.weight_part_s(layout.stages[number])
-            yield _Limit(position, ready_s + pass_s, count * waiting_s, 0.0)
-        ready_s += pass_s + lag_s
 
 
 def _least_s(limits: Iterable[_Limit], step_s: FloatArray, last_step_s: float, *, split: bool) -> float:

@@ -66,16 +66,15 @@ def _best(problem: Problem, priority: str) -> Ordering:
     lanes = lanes_of(problem)
     rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
     keys = [key for name, key in PRIORITIES.items() if priority in (name, BEST)]
-    runs = (ListScheduler(problem, lanes, _keys(key, lanes, rests_s)).run() for key in keys)
+    ranks = (
+        [
+            np.broadcast_to(key(lane.tail_s, rest_s), rest_s.shape).tolist()
+            for lane, rest_s in zip(lanes, rests_s, strict=True)
+        ]
+        for key in keys
+    )
+    runs = (ListScheduler(problem, lanes, each).run() for each in ranks)
     return min(runs, key=attrgetter("makespan_s")).order()
-
-
-def _keys(
-    key: Callable[[float, Any], Any], lanes: Sequence[Lane], rests_s: Sequence[Any]
-) -> list[list[float]]:
-    """The ranking criterion of each micro-batch of each lane."""
-    pairs = zip(lanes, rests_s, strict=True)
-    return [np.broadcast_to(key(lane.tail_s, rest_s), rest_s.shape).tolist() for lane, rest_s in pairs]
 
 
 class ListScheduler:

@@ -262,24 +262,16 @@ class _Programme:
             if lane.device == device
         ]
         for slot in range(self.num_slots):
-            self._at_most([term for of in passes for term in self._running(*of, slot)], 1.0)
+            runs, held = list[tuple[float, Any]](), list[tuple[float, Any]]()
+            for number, index in passes:
+                first, last = self.windows[number][index]
+                begun = 1.0, self._z(number, index, slot)
+                ended = -1.0, self._z(number, index, slot - self.duration[number])
+                runs += [begun, ended] if first <= slot < last + self.duration[number] else []
+                held.append(begun if self.lanes[number].kind == FORWARD else ended)
+            self._at_most(runs, 1.0)
             if self.problem.capacity:
-                held = (term for of in passes for term in self._holding(*of, slot))
                 self._at_most(held, self.problem.capacity)
-
-    def _running(self, number: int, index: int, slot: int) -> Iterator[tuple[float, Any]]:
-        """The terms that are 1 while a pass runs, where it can at all."""
-        first, last = self.windows[number][index]
-        if first <= slot < last + self.duration[number]:
-            yield 1.0, self._z(number, index, slot)
-            yield -1.0, self._z(number, index, slot - self.duration[number])
-
-    def _holding(self, number: int, index: int, slot: int) -> Iterator[tuple[float, Any]]:
-        """The activation that a pass has taken or given back by the end of a slot."""
-        if self.lanes[number].kind == FORWARD:
-            yield 1.0, self._z(number, index, slot)
-        else:
-            yield -1.0, self._z(number, index, slot - self.duration[number])
 
     def _rows(self) -> Rows:
         begun: list[list[tuple[int, StageAction]]] = [[] for _ in range(self.problem.num_devices)]

@@ -81,20 +81,17 @@ def _row(where: str, row: Sequence[Any], passes: dict[Any, StageAction]) -> tupl
     try:
         found = tuple([passes[entry] for entry in entries])
     except (KeyError, TypeError, ValueError):  # what cannot be looked up is no pass either
-        raise _no_pass(where, row, len(row) - 1 - len([*entries]), passes) from None
+        at = len(row) - 1 - len([*entries])
+        stages, kinds, numbers = (dict.fromkeys(one[field] for one in passes) for field in range(3))
+        split = "; a strategy whose backwards come in two parts, I and W, says split = True"
+        raise InputError(
+            f"{where}, entry {at} is {shown(row[at])}, must be a StageAction of stage"
+            f" {' or '.join(map(str, stages)) or 'none'}, which lies there, of kind {' or '.join(kinds)}, of"
+            f" micro-batch {min(numbers, default=0)} to {max(numbers, default=0)}{split * (tuple(kinds) == WHOLE)}"
+        ) from None
     if not len(found) == len({*found}) == len(passes):
         times = Counter(found)
         one = next(one for one in passes if times[one] != 1)
         rule = "each micro-batch passes each stage once there and once back"
         raise InputError(f"{where} {'repeats' if times[one] else 'lacks'} {one}: {rule}")
     return found
-
-
-def _no_pass(where: str, row: Sequence[Any], at: int, passes: dict[Any, StageAction]) -> InputError:
-    stages, kinds, numbers = (dict.fromkeys(one[field] for one in passes) for field in range(3))
-    split = "; a strategy whose backwards come in two parts, I and W, says split = True"
-    return InputError(
-        f"{where}, entry {at} is {shown(row[at])}, must be a StageAction of stage"
-        f" {' or '.join(map(str, stages)) or 'none'}, which lies there, of kind {' or '.join(kinds)}, of micro-batch"
-        f" {min(numbers, default=0)} to {max(numbers, default=0)}{split * (tuple(kinds) == WHOLE)}"
-    )

@@ -242,9 +242,11 @@ def run_seconds(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[
         if run.conditioned and scenario.remember("embeds", lambda: _embeds(scenario)):
             gpu_s += max(0.0, float(total[0] - total[1]))
             host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
-        if run.cached:
-            stored_s, storing_s = _stored_s(scenario, grid, run)
-            gpu_s, host_s = gpu_s + stored_s, host_s + storing_s
+        if run.cached:  # a patch's keys and values are put beside those of the others, read and written
+            what = exchanged(scenario, run.first, run.end)
+            moved = 4 * grid.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+            gpu_s += scenario.backbone_costs.copied_s(moved, what.attentions)
+            host_s += CACHE_OPERATORS * what.attentions * scenario.operator_s
         return gpu_s, float(attention[layers].sum()), host_s
 
     return scenario.remember(("run", grid.degrees, run), make)
@@ -289,14 +291,6 @@ def merged_s(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[flo
     moved = (MERGED_BYTES * (grid.columns - 1) + MERGE_CASTS) * elements
     launches = what.attentions * (MERGE_KERNELS * (grid.columns - 1) + MERGE_CAST_KERNELS)
     return scenario.backbone_costs.copied_s(moved, launches), launches * scenario.operator_s
-
-
-def _stored_s(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[float, float]:
-    """Seconds in which a GPU puts a patch's keys and values beside those of the others, and those of its host."""
-    what = exchanged(scenario, run.first, run.end)
-    moved = 4 * grid.head_bytes(what.hidden_bytes, run.batch, run.tokens)  # keys and values, read and written
-    gpu_s = scenario.backbone_costs.copied_s(moved, what.attentions)
-    return gpu_s, CACHE_OPERATORS * what.attentions * scenario.operator_s
 
 
 def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:

@@ -75,20 +75,20 @@ class FSDP(DataParallel):
         Context and tensor parallelism send more than sharding does: they are for fewer samples than GPUs, and for
         samples that lack memory alone.
         """
-        for backbones, share in shares(scenario).items():
-            alone = list(cls._alone(scenario, share, backbones))
+        for backbones, gpus in shares(scenario).items():
+            samples, left = divmod(scenario.workload.batch_size, gpus)
+            alone = [
+                cls(size, reshard, micro_batches=count, backbones=backbones)
+                for size in shard_sizes(scenario, gpus, 1)
+                for reshard in (("true", "false") if gpus > 1 else ("true",))
+                for count in ([1] if left else divisors(samples))
+            ]
             yield from alone
-            if not cls._suffices(alone, scenario):
-                yield from cls._in_teams(scenario, share, backbones)
-
-    @classmethod
-    def _alone(cls, scenario: Scenario, gpus: int, backbones: str) -> Iterator[Self]:
-        """Points in which each GPU has samples of its own."""
-        samples, left = divmod(scenario.workload.batch_size, gpus)
-        for size in shard_sizes(scenario, gpus, 1):
-            for reshard in ("true", "false") if gpus > 1 else ("true",):
-                for count in [1] if left else divisors(samples):
-                    yield cls(size, reshard, micro_batches=count, backbones=backbones)
+            for mesh in () if cls._suffices(alone, scenario) else teams(scenario, gpus):
+                samples, left = divmod(scenario.workload.batch_size * mesh.team, gpus)
+                for size in () if left else shard_sizes(scenario, gpus, mesh.team):
+                    for count in sorted({1, samples}):  # all samples of a team at once, or one at a time
+                        yield cls(size, "true", mesh.context, mesh.way, mesh.tensor, count, backbones)
 
     @classmethod
     def _suffices(cls, alone: Sequence[Self], scenario: Scenario) -> bool:
@@ -103,12 +103,3 @@ class FSDP(DataParallel):
         except InfeasibleError:
             return False
         return memory is None or least <= memory
-
-    @classmethod
-    def _in_teams(cls, scenario: Scenario, gpus: int, backbones: str) -> Iterator[Self]:
-        """Points in which several GPUs share samples, all of them at once or one at a time."""
-        for mesh in teams(scenario, gpus):
-            samples, left = divmod(scenario.workload.batch_size * mesh.team, gpus)
-            for size in () if left else shard_sizes(scenario, gpus, mesh.team):
-                for count in sorted({1, samples}):
-                    yield cls(size, "true", mesh.context, mesh.way, mesh.tensor, count, backbones)

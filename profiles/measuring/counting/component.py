@@ -4,13 +4,17 @@ That is skips, what every layer needs, and what patches and shards of the weight
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from profiles.architectures.components import Exchange
+from profiles.architectures.kernels import FEW_ROWS
 from profiles.errors import InputError
 from profiles.measuring.counting.dataflow import attended, parts_run, units_of
 from profiles.measuring.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
@@ -155,3 +159,50 @@ def _layers(spec: ComponentSpec, trace: Trace) -> Iterator[LayerSpec]:
             name = name.replace(part, instead)
         block += spec.apart or unit.opens or block < 0
         yield LayerSpec(name, block, unit.path if spec.ends else end, streams)
+
+
+class _Beside(torch.autograd.Function):
+    """An adapter that keeps the input of its linear, and nothing of its own."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, linear_input: Tensor, output: Tensor, trained: Tensor) -> Tensor:
+        ctx.save_for_backward(linear_input)
+        return output
+
+
+def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
+    """Bytes that each layer of a frozen backbone keeps per sample for its backward beside adapters, from a second pass.
+
+    A frozen linear keeps only its weight, but its adapter keeps its input; a product with a factor that nothing trains,
+    such as a modulation by the time step, keeps only that factor. Inputs of the adapters' second products are left out.
+    """
+    saved = [0] * len(count.layers)
+    for known in count.traces:
+        module = deepcopy(known.module)
+        for path in count.spec.locked:
+            module.get_submodule(path).requires_grad_(False)
+        _adapt(module)
+        tally = Tally(
+            record(module, known.sample, grad=True), count.ends, [of.streams for of in count.layers], {}
+        )
+        saved = [max(size, work.saved_bytes) for size, work in zip(saved, tally.work, strict=True)]
+    return tuple(saved)
+
+
+def _adapt(module: nn.Module) -> None:
+    """Freeze all weights, with an adapter beside each trained linear through which tokens pass."""
+    trained = torch.empty(1, device="meta", requires_grad=True)
+    for part in module.modules():
+        if isinstance(part, nn.Linear) and part.weight.requires_grad:
+            part.register_forward_hook(partial(_beside, trained), with_kwargs=True)
+    module.requires_grad_(False)
+
+
+def _beside(
+    trained: Tensor, linear: nn.Linear, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor
+) -> Tensor:
+    tokens = inputs[0] if inputs else named["input"]
+    if tokens.numel() <= FEW_ROWS * linear.in_features:
+        return output
+    result: Tensor = _Beside.apply(tokens, output, trained)  # type: ignore[no-untyped-call]
+    return result

@@ -26,11 +26,10 @@ from profiles.architectures.component_files import (
 from profiles.architectures.components import GRADIENTS, TASKS
 from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
-from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
+from profiles.measuring.counting.component import ComponentCount, ModelCount, adapted_bytes, count_model
 from profiles.measuring.counting.config_files import OWN, asked_of, check_alone, read_config
 from profiles.measuring.counting.configured import count_configured, slug
 from profiles.measuring.counting.kernels import ModelKernels, kernels_of
-from profiles.measuring.counting.locked import adapted_bytes
 from profiles.measuring.counting.tally import total
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
@@ -131,11 +130,10 @@ def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
     for index, (layer, work) in enumerate(zip(count.layers, count.work, strict=True)):
         flop = (work.conv_flop, work.matmul_flop, work.attention_flop)
         yield [
-            *(count.spec.name, index, layer.block, layer.name, work.parameters, work.backward),
-            *(_scaled(number, 9) for number in flop),
-            *(_scaled(work.moved_bytes, 6), work.kernels),
-            *(_scaled(number, 6) for number in (work.output_bytes, work.saved_bytes)),
-        ]
+            count.spec.name, index, layer.block, layer.name, work.parameters, work.backward,
+            *(_scaled(number, 9) for number in flop), _scaled(work.moved_bytes, 6), work.kernels,
+            _scaled(work.output_bytes, 6), _scaled(work.saved_bytes, 6),
+        ]  # fmt: skip
 
 
 def _component(count: ComponentCount) -> dict[str, object]:
