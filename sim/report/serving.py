@@ -140,7 +140,14 @@ def load_warning(serving: Serving) -> str:
     best, (rate, plan) = serving.best, serving.limit
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     which = f"({plan.replicas} {plan.rule_and_cap})"
-    cost = f"{figures(each_s)} paid GPU-seconds each" if each_s < inf else "none complete while they arrive"
+    late = [] if rate else serving.question.late_alone(best.plan)
+    alone = ", ".join(
+        f"{of.shape.words} takes {figures(s)} s alone, SLO {figures(of.slo_s)} s" for of, s in late
+    )
+    none = f"no rate {holds}{f': {alone}' * bool(alone)}"
+    holds = f"up to {plain(rate, 3)}/s {holds} {which}" if rate else none
+    if best.keeps_up and rate >= best.rate_per_s:
+        return f"the {len(best.latencies_s)} requests counted are too few to tell: of more, {holds}"
     if best.keeps_up:
         return f"{plain(best.rate_per_s, 3)}/s misses the SLO; {holds}"
     completes = f"the {plain(best.ceiling_per_s, 3)}/s that the best plan completes"
