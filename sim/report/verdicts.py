@@ -10,7 +10,7 @@ from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice, choose
-from sim.explore.legality import always_recomputed, starters
+from sim.explore.legality import always_recomputed, runtimes_of, starters
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -25,7 +25,6 @@ from sim.report.results import (
     image_groups,
     origin_lines,
     result_lines,
-    runtimes_of,
     trust_in,
 )
 
