@@ -258,6 +258,29 @@ def test_a_ring_merges_each_block_but_the_first_in_single_precision_unless_fused
     assert blocks_s == pytest.approx(merging_s(3, 4) / 16)
 
 
+@pytest.mark.parametrize("kernel", [SUM, replace(SUM, kind="copy"), replace(SUM, kind="layer_norm")])
+@pytest.mark.parametrize("share", [Share(), Share(ulysses=4)])
+def test_fused_chains_move_at_most_a_multiple_of_what_products_read_and_write(kernel, share):
+    """CONVOLUTION moves 3 MB for an image, and each of the kernels 9 MB, a group norm apart."""
+    for most, kept in ((None, 1.0), (1.5, 1 / 2), (0.6, 1 / 5), (4.0, 1.0)):
+        stack = replace(PLAIN, forward_chains=most)
+        seconds = costs(CONVOLUTION, kernel, NORM, stack=stack).forward_s(2, share)
+        assert seconds == pytest.approx(2 * (CONV_S + kept * SUM_S + NORM_S) / share.sequence)
+        assert costs(kernel, stack=stack).forward_s(2) == pytest.approx(2 * SUM_S)  # between others' products
+    shares = replace(PLAIN, traffic=Fusion(pointwise=0.5, copy=0.5, layer_norm=0.5), forward_chains=1.5)
+    seconds = costs(CONVOLUTION, kernel, stack=shares).forward_s(2, share)
+    assert seconds == pytest.approx(2 * (CONV_S + SUM_S / 2) / share.sequence)
+    least_s, all_s = (
+        sum(costs(CONVOLUTION, kernel, stack=replace(PLAIN, backward_chains=most)).backward_s(2, share))
+        for most in (1e-9, None)
+    )
+    stack = replace(PLAIN, backward_chains=1.5)
+    seconds = sum(costs(CONVOLUTION, kernel, stack=stack).backward_s(2, share))
+    assert seconds - least_s == pytest.approx(
+        (all_s - least_s) * 1.5 * 3 / (BACKWARD_TRAFFIC[kernel.kind] * 9)
+    )
+
+
 @pytest.mark.parametrize("kernel", [LINEAR, SELF, BATCHED])
 def test_tensor_parallelism_divides_matrices_and_heads(kernel):
     assert costs(kernel).forward_s(2, Share(tensor=4)) == pytest.approx(costs(kernel).forward_s(2) / 4)

@@ -53,16 +53,18 @@ def _call(name: str, options: argparse.Namespace) -> object:
             from validate.published.clusters import run_clusters as run
         case "gpu":
             from validate.steps.programme import run_gpu as run
-        case "run":
-            from validate.running.command import run_schedule as run
-        case "sample":
-            from validate.running.command import run_sampler as run
+        case "run" | "sample":
+            from validate.running import command
+
+            run = command.run_schedule if name == "run" else command.run_sampler
         case "serving":
             from validate.serving.systems import run_serving as run
         case "serve":
             from validate.serving.live import run_serve as run
         case "anchors":
             from validate.fitting.anchors import report_anchors as run
+        case "fusing":
+            from validate.fitting.fusing import print_fusing as run
         case "hosts" | "efficiencies":
             from validate.fitting import boxes
 

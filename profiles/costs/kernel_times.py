@@ -7,7 +7,7 @@ The host dispatches operators while the GPU computes: a pass takes the longer of
 time is spread over the layers in proportion, so that the times of layers still add up.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
-from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND
+from profiles.architectures.kernels import LAUNCHED, MEMORY_BOUND, PRODUCTS
 from profiles.architectures.shares import Share
 from profiles.costs.checkpointing import transformer_blocks
 from profiles.costs.layer_times import LayerTimes
@@ -27,6 +27,8 @@ from profiles.software.stacks import UNFUSED, Stack
 from profiles.units import FloatArray
 
 ATTENTION: Final = ("attention",)
+CHAINED: Final = ("pointwise", "copy", "layer_norm")
+"""Kernels that fuse between two products; a group norm reads its input twice and stays."""
 LAYOUT: Final[dict[KernelPart, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
 """Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them
 once. Some kernels read or write the framework's layout themselves; those of gradients more rarely, and on older
@@ -128,6 +130,8 @@ class KernelTimes(LayerTimes):
             )
         if training and not stack.autocast and component.half_kernels:
             self._task, self._table = "sample", component.half_table
+        self._chained = self._chains(stack.forward_chains, dict.fromkeys(CHAINED, 1.0))
+        self._backward_chained = self._chains(stack.backward_chains, BACKWARD_TRAFFIC)
         self.norms_in_single = self._task == "train" and self._stack.norms == "float32"
         self._casts_weights = self._task == "train" and self._stack.cast_weights
         self._casts = np.zeros((2, len(self._passed)))
@@ -150,7 +154,7 @@ class KernelTimes(LayerTimes):
         """Seconds of the GPU alone in ``forward_s``, shape (layers,); of several batches (batches, layers)."""
         batch = np.asarray(batch, dtype=float)
         each = batch[:, None] if batch.ndim else batch
-        total = self._sum(share, lambda of, shapes: self._forward(of, shapes, each))
+        total = self._sum(share, lambda of, shapes: self._forward(of, shapes, each), chained=self._chained)
         return total if self._adapters is None else total + self._adapters.gpu_s(batch, share)
 
     def host_s(self) -> FloatArray:
@@ -196,7 +200,9 @@ class KernelTimes(LayerTimes):
         """Seconds of the GPU alone in ``backward_s``, shape (2, layers)."""
         samples = np.asarray(float(batch))
         inputs_s, locked_s, weights_s = np.zeros((3, 1)) + self._sum(
-            share, lambda of, shapes: np.array(self._backward(of, shapes, samples))
+            share,
+            lambda of, shapes: np.array(self._backward(of, shapes, samples)),
+            chained=self._backward_chained,
         )
         locked_s = locked_s * (self._passed - self._trained)
         total = np.array([inputs_s * self._trained + locked_s, weights_s * self._trained])
@@ -242,14 +248,34 @@ class KernelTimes(LayerTimes):
         share: Share,
         value: Callable[[KernelGroup, Shapes], FloatArray],
         kinds: Collection[str] = LAUNCHED,
+        chained: FloatArray | float = 1.0,
     ) -> FloatArray:
-        """The sum in each layer of a value of the kernels of some kinds, shape (..., layers)."""
+        """The sum in each layer of a value of the kernels of some kinds, of those in chains a share, (..., layers)."""
         table, total = self._table, np.zeros_like(self._passed)
         for group in table.groups:
             if group.kind in kinds:
                 shapes = group.shapes(self._pixels, share, table.text_tokens)
-                total = total + value(group, shapes) @ group.counts.T
+                kept = chained if group.kind in CHAINED else 1.0
+                total = total + value(group, shapes) @ group.counts.T * kept
         return total
+
+    def _chains(self, most: float | None, moved: Mapping[str, float]) -> FloatArray:
+        """Shares of each layer's chained kernels that fusion leaves, shape (layers,).
+
+        Args:
+            most: of their traffic over that of the layer's products in a forward pass; ``None``: all are left.
+            moved: bytes of each kind over those of its forward.
+        """
+        if most is None:
+            return np.ones_like(self._passed)
+        products = self._sum(Share(), lambda _, shapes: shapes.moved_bytes, PRODUCTS)
+
+        def chained_bytes(of: KernelGroup, shapes: Shapes) -> FloatArray:
+            return np.asarray(moved[of.kind] * getattr(self._stack.traffic, of.kind) * shapes.moved_bytes)
+
+        chained = self._sum(Share(), chained_bytes, CHAINED)
+        kept = np.divide(most * products, chained, where=chained > 0, out=np.ones_like(chained))
+        return np.where(products > 0, np.minimum(1.0, kept), 1.0)
 
     def _operators(self, *, backward: bool = False) -> FloatArray:
         """Operators that the host dispatches for each layer."""

@@ -37,7 +37,7 @@ FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 RATES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a share in ``Shares``."""
 TABLES: Final = ("operator_us", "traffic", "launches", "rates")
-SOURCED: Final = {"iteration_us", "frozen"}
+SOURCED: Final = {"iteration_us", "frozen", "chains"}
 """Keys with a source where a file has them."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (UNFUSED, "flash-1", "packed", "flash-2", "newest"),
@@ -103,6 +103,10 @@ class Stack:
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
+        forward_chains: memory traffic of a layer's chains of pointwise kernels, copies and layer norms, at most, over
+            that of the operands and results of its products: a fused chain reads what products wrote, and writes what
+            others read; ``None``: whatever the kernels move.
+        backward_chains: the same of a backward pass, over that of the products of the forward pass.
         rates: shares of the device's laws that the stack's kernels reach.
         iteration_s: seconds of the host in a training iteration on all weights that nothing hides: loops over tensors
             of parameters, waits for the loss's scale.
@@ -124,6 +128,8 @@ class Stack:
     optimizer: str
     traffic: Fusion = Fusion()
     launches: Fusion = Fusion()
+    forward_chains: float | None = None
+    backward_chains: float | None = None
     rates: Shares = Shares()
     iteration_s: float = 0.0
     frozen: "Stack | None" = None
@@ -230,6 +236,8 @@ def read_stack(path: Path) -> Stack:
         **flags,
         traffic=Fusion(**_shares(table, "traffic", FUSED, Table.number)),
         launches=Fusion(**_shares(table, "launches", FUSED, Table.number)),
+        forward_chains=(chains := _chains(table)).get("forward"),
+        backward_chains=chains.get("backward"),
         rates=Shares(**_shares(table, "rates", RATES, Table.positive)),
         iteration_s=table.number("iteration_us", 0.0, maximum=MAX_ITERATION_US) * MICROSECOND,
         frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table.values() else None,
@@ -241,6 +249,16 @@ def read_stack(path: Path) -> Stack:
     sources.finish()
     table.finish()
     return stack
+
+
+def _chains(table: Table) -> dict[str, float]:
+    """The most that fused chains move, by pass; nothing of a stack that fuses none."""
+    if "chains" not in table.values():
+        return {}
+    chains = table.table("chains")
+    values = {key: chains.positive(key) for key in ("forward", "backward")}
+    chains.finish()
+    return values
 
 
 def _completed(table: Table) -> dict[str, Any]:
