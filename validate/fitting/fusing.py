@@ -81,7 +81,7 @@ def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, flo
     try:
         with torch._inductor.config.patch(force_disable_caches=True):
             outputs = torch.compile(block.to(torch.bfloat16).train(), fullgraph=True)(*arguments, **named)
-            torch.stack([of.float().sum() for of in tensors(outputs)]).sum().backward()
+            torch.autograd.backward([of.float().sum() for of in tensors(outputs)])
     finally:
         scheduler.Scheduler.codegen = codegen  # type: ignore[method-assign]
     (products, chains), (_, backward) = plans
