@@ -230,7 +230,7 @@ def test_a_configuration_is_the_backbone_of_the_shipped_model(tmp_path):
     with refused("config.json: sample_size is missing; resolution gives the pixels, such as 1024"):
         sim.run(str(file), "ddp", gpus=2)
     with pytest.warns(DiffusimNote, match="is counted"):
-        assert sim.run(str(file), "ddp", gpus=2, batch_size=2, resolution=1024).resolution == "1024x1024"
+        assert sim.run(str(file), "ddp", gpus=2, batch_size=2, resolution=1024).resolution == "1024"
     file.write_text(json.dumps(CONFIGS["pixart_transformer"]))
     launch = sim.launch(result)
     assert json.loads(launch.files["config.json"]) == CONFIGS["pixart_transformer"]
