@@ -118,7 +118,7 @@ def _add(classes: dict[str, type[Any]], cls: type[Any]) -> None:
                 f'{item.name}: {getattr(item.type, "__name__", item.type)} = parameter({default!r}, "help")'
             )
             raise InputError(f"strategy {_where(cls)}: declare {declared}, from strategies.parameters")
-        if item.name in TAKEN:
+        if item.name in TAKEN and not issubclass(cls, Policy):
             raise InputError(
                 f"strategy {_where(cls)}: {item.name} is an argument of sim.run, not a parameter"
             )
