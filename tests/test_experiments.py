@@ -91,7 +91,6 @@ REFUSED = [
     ("gpus = {a = 1}\n", "q.toml: 'gpus' is {'a': 1}, must be a word, a number or a list of them"),
     ("batch-size = 8\nbatch_size = 8\n", "q.toml: batch_size is given twice"),
     ("batch-size = true\n", "q.toml: --batch-size is 'true', must be an integer"),
-    ("gpus = false\n", "q.toml: --gpus is 'false', must be an integer"),
     ('experiment = "q.toml"\n', "q.toml: experiment is 'q.toml', must be given on the command line: "),
     *(
         (f'{key} = "kept.csv"\n', f"q.toml: {key} is 'kept.csv', must be given on the command line: ")

@@ -253,10 +253,6 @@ def test_every_shipped_cluster_says_how_its_links_are_known():
     assert {name for name in cluster_names() if not load_cluster(name).links} == {"ideal"}
 
 
-def test_every_shipped_cluster_loads_under_its_name():
-    assert [load_cluster(name).name for name in cluster_names()] == cluster_names()
-
-
 def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes():
     curves = (("all_reduce", ((2.0, 0.9), (8.0, 0.6))), *(curve for curve in ALL if curve[0] != "all_reduce"))
     collectives = Collectives(0.0, curves, ((1.0, 1.0), (3.0, 0.5)))
@@ -308,6 +304,11 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
         ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
         ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
         ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 0.5, must not stand beside"),
+        (
+            "[collectives]",
+            "[host]\npace = 2\nlow = 0.5\nhigh = 1.5\nsource = 'x'\n[collectives]",
+            "pace is 2, must be from low, 0.5, to high, 1.5",
+        ),
         (
             "[collectives.middle]",
             "[collectives.across]\nall_to_all = 0.1\n[collectives.middle]",

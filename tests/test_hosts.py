@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.architectures.models import load_model
-from profiles.errors import InputError
-from profiles.machines.clusters import load_cluster, read_cluster
+from profiles.machines.clusters import load_cluster
 from profiles.machines.hosts import CALLS_S, FREE, MESSAGE_S, NO_CALLS, Calls
 from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
@@ -88,21 +87,3 @@ def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name)
     graphs = drawing(stack="compiled")
     assert graphs.calls == NO_CALLS
     assert not any(op.host_s for phase in sampler.phases(graphs) for ops in phase.plan.ops for op in ops)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("pace = 2\nlow = 0.5\nhigh = 1.5\nsource = 'x'", "pace is 2, must be from low, 0.5, to high, 1.5"),
-        ("pace = 1\nlow = 0.5\nhigh = 1.5\nsource = 'x'\nspeed = 3", "speed"),
-    ],
-)
-def test_a_wrong_host_is_refused_by_name(tmp_path, lines, message):
-    text = (
-        'name = "mine"\nsource = "test"\ndevice = "a100-80gb-sxm"\ndevices_per_node = 8\nmax_nodes = 1\n'
-        '[intra_node]\nkind = "nvswitch"\nbandwidth_GB_per_s = 268\nlatency_us = 5\ncall_us = 50\n[host]\n'
-    )
-    path = tmp_path / "mine.toml"
-    path.write_text(text + lines + "\n")
-    with pytest.raises(InputError, match=message):
-        read_cluster(path)

@@ -185,6 +185,7 @@ def test_an_input_is_read_whole_by_the_first_layer_or_by_the_layers_that_are_nam
         ("layers.csv", "unet,1,1", "unet,0,1", "layers.csv:4: index is '0', must be 1: each component counts"),
         ("layers.csv", "embed,10,none", "embed,10,full", "text: trainable is False, but a layer's backward is full"),
         ("layers.csv", "text,0,0,embed,10,none,0,1,0,2,3,0.5,0\n", "", "is 'text', has no row in layers.csv"),
+        ("layers.csv", "unet,0,0", "net,0,0", "layers.csv:3: component is 'net', must be one of text, unet"),
         # exchanges.csv
         ("exchanges.csv", "unet,2", "unet,9", "exchanges.csv:3: index is '9', must be below 4, the layers of"),
         # times/ideal.csv

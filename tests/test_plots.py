@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 from making import refused
 from matplotlib.figure import Figure
-from notation import parse_action
 
 import sim
 from profiles.errors import InputError
@@ -15,7 +14,6 @@ from sim import plots
 from sim.outcomes.parts import replay, replay_parts
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.replay.timelines import Bar
 from sim.report.plots.charts import scale_logarithmically
 from sim.report.plots.space import ScalingInfo, Winner, WinnersInfo
 from sim.report.plots.sweep import SweepPoint
@@ -72,17 +70,6 @@ def legend(figure):
 
 def title(figure):
     return figure.axes[0].get_title(loc="left")
-
-
-def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
-    info = plots.plot_timeline_info(hand_off)
-    assert info.bars == [
-        Bar(0, 0.0, 1.0, "forward", parse_action("0F0")),
-        Bar(1, 1.0, 4.0, "forward", parse_action("1F0")),
-    ]
-    assert info.idle == [[(1.0, 4.0)], [(0.0, 1.0)]]
-    assert (info.collectives, info.end_s, info.bubble_ratio) == ([], 4.0, 0.5)
-    assert not info.cross_iteration
 
 
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):

@@ -209,7 +209,6 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--rate -1", "--rate is '-1', must be a number above 0"),
         ("--rate 0", "--rate is '0', must be a number above 0"),
         ("--rate 1 --slo 0", "--slo is '0', must be a number above 0"),
         (

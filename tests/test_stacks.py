@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -6,16 +5,8 @@ import pytest
 import sim
 from profiles.errors import InputError
 from profiles.software.stacks import STACKS, load_stack
-from sim.cli.main import main
 
 ASKED = ("--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "ddp")
-
-
-def printed(capsys, *arguments):
-    """Exit code, standard output and the last line of standard error of a command."""
-    code = main(list(map(str, arguments)))
-    out, err = capsys.readouterr()
-    return code, out, (err.splitlines() or [""])[-1]
 
 
 def own(tmp_path, *changes):
@@ -38,37 +29,26 @@ def own(tmp_path, *changes):
         (('norms = "float32"', "nroms = 1\nnorms = 'half'"), "unknown key nroms"),
     ],
 )  # fmt: skip
-def test_a_stack_file_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_path, change, rule):
+def test_a_stack_file_that_breaks_a_rule_is_refused_in_one_line(tell, tmp_path, change, rule):
     path = own(tmp_path, change)
-    code, out, err = printed(capsys, "run", *ASKED, "--stack", path)
+    code, out, err = tell("run", *ASKED, "--stack", path)
     assert (code, out) == (2, "")
     assert err.startswith(f"sim: error: {path}: {rule}")
 
 
-def test_an_unknown_stack_is_refused_in_one_line(capsys):
-    code, _, err = printed(capsys, "run", *ASKED, "--stack", "fast")
-    assert code == 2
-    assert err == (
-        "sim: error: unknown stack 'fast'; choose from compiled, eager, eager-2023, eager-channels-last, eager-graphs, "
-        "fused, fused-graphs, inductor, mosaicml-benchmark, mosaicml-diffusion, unfused, unfused-half, "
-        "or pass a .toml file"
-    )
-    with pytest.raises(InputError, match="stack is 3, must be a name, a file or a Stack"):
-        sim.run("sd21", "ddp", gpus=8, stack=3)
-
-
-def test_a_result_names_its_stack_and_asks_for_it_again(capsys, tmp_path):
+def test_a_result_names_its_stack_and_asks_for_it_again(tell, ask, tmp_path):
     path = own(tmp_path)
     for stack in ("compiled", str(path)):
-        _, out, _ = printed(capsys, "run", *ASKED, "--stack", stack, "--json")
-        result = json.loads(out)
+        result = ask("run", *ASKED, "--stack", stack)
         assert result["stack"] == stack
-        _, table, _ = printed(capsys, "run", *ASKED, "--stack", stack)
+        _, table, _ = tell("run", *ASKED, "--stack", stack)
         assert f"stack {stack}".replace(" ", "") in "".join(table.replace("│", "").split())
         again = sim.run("sd21", "ddp", gpus=8, batch_size=64, stack=stack)
         assert again.to_json() == result
         assert f"stack {stack}" in again.title
         assert list(again.frame()["stack"]) == [stack]
+    with pytest.raises(InputError, match="stack is 3, must be a name, a file or a Stack"):
+        sim.run("sd21", "ddp", gpus=8, stack=3)
 
 
 def test_a_stack_file_may_say_only_how_it_differs_from_a_shipped_one(tmp_path):

@@ -1,5 +1,7 @@
 """Checks: functions that assert what must hold for a replayed point, collected where they are written."""
 
+from functools import cached_property
+
 
 class Checks(list):
     """The checks of one file; as a decorator it takes one more."""
@@ -7,6 +9,19 @@ class Checks(list):
     def __call__(self, function):
         self.append(function)
         return function
+
+
+class Replayed:
+    """A plan and its trace."""
+
+    @cached_property
+    def ops(self):
+        """Every op with its device, index, start and end."""
+        return [
+            (device, index, op, start, end)
+            for device, ops in enumerate(self.plan.ops)
+            for index, (op, (start, end)) in enumerate(zip(ops, self.trace.busy(device), strict=True))
+        ]
 
 
 def hold(checks, subjects):

@@ -1,9 +1,9 @@
 """Points of sampling: one sampler on one scene, replayed as a whole and phase by phase."""
 
 from dataclasses import fields, replace
-from functools import cached_property
 
 import numpy as np
+from conformance.checks import Replayed
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.parts import replay_parts
@@ -17,7 +17,7 @@ TOLERANCE_S = 1e-9
 ROUNDING = 1e-12
 
 
-class Point:
+class Point(Replayed):
     """One sampler on one scenario: its whole run, and the same phase by phase."""
 
     def __init__(self, sampler, scenario, anew):
@@ -29,15 +29,6 @@ class Point:
 
     def __repr__(self):
         return repr(self.sampler)
-
-    @cached_property
-    def ops(self):
-        """Every op with its device, index, start and end."""
-        return [
-            (device, index, op, start, end)
-            for device, ops in enumerate(self.plan.ops)
-            for index, (op, (start, end)) in enumerate(zip(ops, self.trace.busy(device), strict=True))
-        ]
 
     @property
     def iterations(self):

@@ -1,8 +1,9 @@
 """Points of training: one strategy on one scene, replayed; and what follows from its plan alone."""
 
 from dataclasses import fields, replace
-from functools import cached_property
 from itertools import chain
+
+from conformance.checks import Replayed
 
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.outcomes.parts import replay, variants
@@ -21,7 +22,7 @@ def kind_of(op):
     return op.action.kind if isinstance(op.action, StageAction) else "X"
 
 
-class Point:
+class Point(Replayed):
     """One strategy on one scenario, in one of the iterations that occur there."""
 
     def __init__(self, strategy, scenario):
@@ -47,15 +48,6 @@ class Point:
     def group_batch(self):
         workload = self.scenario.workload
         return workload.batch_size * self.plan.placement.group_size // workload.num_gpus
-
-    @cached_property
-    def ops(self):
-        """Every op with its device, index, start and end."""
-        return [
-            (device, index, op, start, end)
-            for device, ops in enumerate(self.plan.ops)
-            for index, (op, (start, end)) in enumerate(zip(ops, self.trace.busy(device), strict=True))
-        ]
 
     def actions(self, kinds):
         return [op.action for _, _, op, _, _ in self.ops if kind_of(op) in kinds]
