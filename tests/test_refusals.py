@@ -1,6 +1,7 @@
 """Refusals: each is one line that a terminal prints as it is, and none takes long."""
 
 import csv
+from itertools import product
 
 import pytest
 from making import refused
@@ -8,6 +9,7 @@ from making import refused
 from profiles.architectures.component_files import LAYER_COLUMNS, TIME_COLUMNS
 from profiles.files import MAX_BYTES, read_text
 from sim.cli.main import main
+from sim.inputs.limits import MAX_SWEPT_LAYERS
 
 HEAD = """\
 name = "{name}"
@@ -21,10 +23,12 @@ width = 64
 COMPONENT = '[[components]]\nname = "{}"\ntrainable = {}\nimage_tokens = 64\n'
 
 
-def write(folder, name, *, work=1, times=None, layers=4, parts=(("encoder", False), ("unet", True))):
-    """Write a model folder of small equal layers."""
+def write(folder, name, *, work=1, times=None, layers=4, skips=0, parts=(("encoder", False), ("unet", True))):
+    """Write a model folder of small equal layers; skips lead from the first half of the backbone to its second."""
     folder.mkdir()
     text = HEAD.format(name=name) + "".join(COMPONENT.format(part, str(on).lower()) for part, on in parts)
+    for source, target in [*product(range(layers // 2), range(layers // 2, layers))][:skips]:
+        text += f'[[skips]]\ncomponent = "unet"\nsource = {source}\ntarget = {target}\n'
     (folder / "model.toml").write_text(text, encoding="utf-8")
     rows = [
         f"{part},{i},{i},layer {i},100,{'full' if trained else 'none'},0,{work},0,{work},{work},1,1"
@@ -105,3 +109,17 @@ def test_files_have_a_limit(tmp_path):
         file.truncate(MAX_BYTES + 1)
     with refused(f"big.csv: has {MAX_BYTES + 1} bytes, must have at most {MAX_BYTES}$"):
         read_text(big)
+
+
+@pytest.mark.parametrize(
+    ("skips", "command", "words"),
+    [
+        (0, "sweep", f"unet has 1000 layers, must have at most {MAX_SWEPT_LAYERS} where"),
+        (4000, "run --strategy pulse", "has 1000 layers, must have at most 512 where its"),
+    ],
+)
+def test_large_models_are_refused_where_they_would_take_long(tell, elsewhere, skips, command, words):
+    write(elsewhere / "large", "large", layers=1000, skips=skips)
+    code, out, err = tell(*command.split(), "--model", "large", "--gpus", 8)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
