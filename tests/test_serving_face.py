@@ -56,7 +56,7 @@ FEW = {"model": "flux-dev", "cluster": "h100-nvlink-8", "resolution": 512, "step
     ("question", "options", "strategies"),
     [
         (WAN, {"runtime": "sglang"}, {"single", "ulysses"}),  # two predictions one after the other
-        (WAN, {"guidance": "parallel"}, {"ulysses", "allgather-kv"}),  # which one GPU cannot make
+        (WAN, {"guidance": "parallel"}, {"ulysses", "allgather-kv", "tensor"}),  # which one GPU cannot make
         (
             FEW,
             {},
