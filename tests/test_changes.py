@@ -1,10 +1,13 @@
 """What would change an answer, and the fastest where memory is ranked by, are what the sweeps of it find."""
 
+from dataclasses import replace
+
 import pytest
 
 import sim
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
+from sim.report.changes import Change
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
@@ -59,6 +62,13 @@ def test_a_change_is_what_the_sweep_with_its_flags_answers(model, cluster, gpus,
         assert change.num_gpus == (None if then.num_gpus == best.num_gpus else then.num_gpus)
         assert change.stays == (best.name in alike)
         assert not change.how or change.stays
+
+
+def test_a_change_after_which_fewer_gpus_tie_says_that_they_are_enough():
+    change = Change("twice the link", "", "ulysses", 0.984, stays=True, tie=False, num_gpus=4)
+    assert change.words("ulysses") == "ulysses on 4 GPUs is enough, 1.6% slower"
+    faster = replace(change, speed=1.25)
+    assert faster.words("ulysses") == "25% faster, ulysses still best on 4 GPUs"
 
 
 def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():

@@ -59,6 +59,8 @@ class Change:
         speed = f"{compared(self.memory, 'memory')}, {speed}" if objective == "memory" else speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
+        if where and self.fits and self.speed < 1:  # a tie with more GPUs
+            return f"{self.strategy}{where} is enough, {speed}"
         if self.stays:
             return f"{speed}, {answer} still best{where}{f' with {self.how}' if self.how else ''}{why}"
         close = f", {answer} too close to call" if self.tie else ""
