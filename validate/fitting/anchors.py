@@ -64,14 +64,6 @@ def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[ModelAnchor], l
     return kept, [(row, reason) for row in one_gpu if (reason := _unfit(row))] + left
 
 
-def write_anchors(anchors: Sequence[ModelAnchor], folder: Path) -> None:
-    """Write the anchor file of every model, by device and size, into its folder."""
-    for name, of_model in grouped(anchors, lambda one: one[0]).items():
-        ordered = sorted((one for _, one in of_model), key=lambda one: (one.device, one.height * one.width))
-        rows = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)
-        write_file(folder / name / "anchors.csv", csv_text(ANCHOR_COLUMNS, rows))
-
-
 def _unfit(row: SamplingRow) -> str:
     """Why a row of one GPU is no anchor; empty if it is one."""
     links = LINKS.get(re.split("[ -]", row["hardware"])[0], ("",))
@@ -158,8 +150,10 @@ def report_anchors(options: Namespace) -> None:
     )
     title, texts = "one-GPU latencies: published, and by the laws alone", ("device", "model", "source")
     show(170, table(title, COLUMNS, lines, left=texts), *_summary(factors), words, *others)
-    if options.output:
-        write_anchors(anchors, options.output)
+    for name, of_model in grouped(anchors, lambda one: one[0]).items() if options.output else ():
+        ordered = sorted((one for _, one in of_model), key=lambda one: (one.device, one.height * one.width))
+        cells = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)
+        write_file(options.output / name / "anchors.csv", csv_text(ANCHOR_COLUMNS, cells))
 
 
 def _summary(factors: Sequence[tuple[str, float]]) -> Iterator[str]:

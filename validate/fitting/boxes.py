@@ -17,7 +17,7 @@ The pipelines agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixe
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -86,25 +86,19 @@ def host_rows(box: str) -> list[HostRow]:
     return list(distinct.values())
 
 
-def slowness_of(rows: list[HostRow]) -> float:
-    """The slowness of a box, by its rows."""
-    waiting = [row.slowness for row in rows if row.waits]
-    return median(waiting) if waiting else min([BOX.slowness, *(row.slowness for row in rows)])
-
-
 def run_hosts(options: Namespace) -> None:
     """Print each box's rows, and its slowness."""
-    by_box = {box: host_rows(box) for box in BOXES}
-    lines = [line for box, rows in by_box.items() for line in _host_lines(box, rows)]
-    show(100, table("Hosts", HOST_COLUMNS, lines, left=("box", "method")))
-    show(100, *(f"{box}: pace = {slowness_of(rows):.3g}" for box, rows in by_box.items()))
-
-
-def _host_lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:
-    for row in rows:
-        seconds = (row.published_s, row.gpu_s, row.host_s)
-        slowness = f"{row.slowness:.2f}" if row.waits else f"at most {row.slowness:.2f}"
-        yield [box, f"{row.row.num_gpus}", row.row["method"], *(f"{s:.3g} s" for s in seconds), slowness]
+    lines, paces = list[list[str]](), list[str]()
+    for box in BOXES:
+        rows = host_rows(box)
+        for row in rows:
+            seconds = (f"{s:.3g} s" for s in (row.published_s, row.gpu_s, row.host_s))
+            slowness = f"{row.slowness:.2f}" if row.waits else f"at most {row.slowness:.2f}"
+            lines.append([box, f"{row.row.num_gpus}", row.row["method"], *seconds, slowness])
+        waiting = [row.slowness for row in rows if row.waits]
+        pace = median(waiting) if waiting else min([BOX.slowness, *(row.slowness for row in rows)])
+        paces.append(f"{box}: pace = {pace:.3g}")
+    show(100, table("Hosts", HOST_COLUMNS, lines, left=("box", "method")), *paces)
 
 
 CLUSTER: Final = "l40-pcie-8"
@@ -200,15 +194,10 @@ def report_efficiencies(options: Namespace) -> None:
         lines.append([*place, *seconds, f"{100 * (ratio - 1):+.1f} %", kind])
     title = f"{CLUSTER}: published and predicted"
     words = ("figure", "method", "fitted")
-    text = link_text(cluster)
+    law = cluster.collectives
+    values = {"collectives": curve_values(law.efficiency) | {"across": curve_values(law.across)}}
+    text = f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text(values).lstrip()}"
     kinds = (f"{kind}: {len(pairs)} rows, {Errors.of(pairs)}" for kind, pairs in errors.items())
     show(120, table(title, LINK_COLUMNS, lines, left=words), *text.splitlines(), *kinds)
     if options.output:
         write_file(options.output, text)
-
-
-def link_text(cluster: Cluster) -> str:
-    """The fitted lines of a cluster file."""
-    law = cluster.collectives
-    values = {"collectives": curve_values(law.efficiency) | {"across": curve_values(law.across)}}
-    return f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text(values).lstrip()}"

@@ -240,34 +240,30 @@ def run_clusters(options: argparse.Namespace) -> None:
 
 
 def _record(run: ClusterRun) -> Record:
-    row = _published(run)
-    try:
-        predicted = run.predicted()
-    except InfeasibleError as reason:
-        return Record(row, None, Standing.UNCOVERED, str(reason))
-    if predicted is None:
-        return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
-    kind = kind_of(str(run.options["strategy"]), int(run.options["gpus"]))
-    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
-    setting = f"{run.cluster}, stack {run.stack.name}, {run.options['micro_batches']} micro-batches"
-    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
-
-
-def _published(run: ClusterRun) -> Published:
-    options = run.options
-    return Published(
+    options, gpus = run.options, int(run.options["gpus"])
+    row = Published(
         TASKS[0],
         source=run.source,
         item=run.name,
         model=str(options["model"]),
         machine=run.device_name,
-        num_gpus=int(options["gpus"]),
+        num_gpus=gpus,
         method=f"{options['strategy']}, {options['frozen']}",
         batch_size=int(options["batch_size"]),
         quantity=SAMPLES_PER_S,
         value=run.samples_per_s,
         resolution_px=f"{options['resolution']}",
     )
+    try:
+        predicted = run.predicted()
+    except InfeasibleError as reason:
+        return Record(row, None, Standing.UNCOVERED, str(reason))
+    if predicted is None:
+        return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
+    kind = kind_of(str(options["strategy"]), gpus)
+    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
+    setting = f"{run.cluster}, stack {run.stack.name}, {options['micro_batches']} micro-batches"
+    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
 
 
 def model_flops() -> Iterator[Record]:

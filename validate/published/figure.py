@@ -23,15 +23,16 @@ def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
 
     For sampling, only latencies; anchors, which lie on the diagonal, are left out.
     """
-    drawn = [one for one in ledger.records if _drawable(one)]
-    return {task: [one for one in drawn if one.row.task == task] for task in TASKS}
-
-
-def _drawable(one: Record) -> bool:
-    if one.standing not in DRAWN or not 0 < (one.predicted or 0) < inf:
-        return False
-    start = one.row.num_gpus == 1 and one.standing is Standing.FITTED
-    return one.row.task == TASKS[0] or (one.row.quantity == LATENCY and not start)
+    known = [one for one in ledger.records if one.standing in DRAWN and 0 < (one.predicted or 0) < inf]
+    drawn = [
+        one
+        for one in known
+        if one.row.quantity == LATENCY and (one.row.num_gpus, one.standing) != (1, Standing.FITTED)
+    ]
+    return {
+        task: [one for one in of if one.row.task == task]
+        for task, of in zip(TASKS, (known, drawn), strict=True)
+    }
 
 
 def plot_published(ledger: Ledger) -> charts.Chart:
@@ -47,7 +48,12 @@ def plot_published(ledger: Ledger) -> charts.Chart:
 
 def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None:  # noqa: ANN401  only plots know axes
     axes.spines[["top", "right"]].set_visible(False)
-    _diagonal(axes, records)
+    values = [value for one in records for value in (one.row.value, one.predicted) if value]
+    ends = (min(values) / 1.3, max(values) * 1.3)
+    low, high = ([factor * end for end in ends] for factor in (1 - NEAR, 1 + NEAR))
+    axes.plot(ends, ends, color=charts.INK, linewidth=1.0, zorder=1)  # both agree
+    axes.fill_between(ends, low, high, color=charts.FRONT, alpha=0.25, linewidth=0, zorder=0)
+    axes.set(xlim=ends, ylim=ends)
     groups = grouped(records, lambda one: one.row.group)
     for number, name in enumerate(filter(groups.__contains__, source_names())):
         _scatter(axes, groups[name], name, number)
@@ -76,13 +82,3 @@ def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> N
         values = [one.row.value for one in points], [one.predicted for one in points]
         axes.scatter(*values, s=34, marker=marker, **look)
     axes.scatter([], [], s=34, marker=marker, color=colour, label=f"{group} ({len(records)})")
-
-
-def _diagonal(axes: Any, records: Sequence[Record]) -> None:  # noqa: ANN401  as above
-    """Draw the line on which both agree, and the band of those that are near."""
-    values = [value for one in records for value in (one.row.value, one.predicted) if value]
-    ends = (min(values) / 1.3, max(values) * 1.3)
-    low, high = ([factor * end for end in ends] for factor in (1 - NEAR, 1 + NEAR))
-    axes.plot(ends, ends, color=charts.INK, linewidth=1.0, zorder=1)
-    axes.fill_between(ends, low, high, color=charts.FRONT, alpha=0.25, linewidth=0, zorder=0)
-    axes.set(xlim=ends, ylim=ends)

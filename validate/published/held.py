@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from profiles.costs.bands import INSIDE, SAMPLING, Band, Bands, Circumstances, Uncertainty
 from sim.inputs.calibrating import Number, measure
-from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point
 from validate.published.records import Record, Standing
-from validate.published.runs import FREE_LINK, Place, Run, outcome_of, scenario_of
+from validate.published.runs import FREE_LINK, Run, outcome_of, scenario_of
 from validate.tables import Section, percent
 
 ENOUGH: Final = 12
@@ -67,7 +66,19 @@ def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
         before = outcome_of(there, run.sampler)
         after = run_point(run.sampler, replace(scenario_of(there), measured=factors[key]))
         errors = (log((run.row.latency_s or 0.0) / of.latency_s) for of in (before, after))
-        yield Held(run.record, place.model, _circumstances(there, before), *errors)
+        known, device = before.uncertainty, there.cluster.device.name
+        circumstances = Circumstances(
+            device,
+            known.alike,
+            known.exposed,
+            anchored=there.anchored,
+            gpus=there.num_gpus,
+            link=there.cluster.intra_node.kind,
+            step_s=before.latency_s / there.steps,
+            pixels=there.height * there.width,
+            ranges=(known.ranges,),
+        )
+        yield Held(run.record, place.model, circumstances, *errors)
 
 
 def _same(run: Run) -> tuple[object, ...]:
@@ -75,22 +86,6 @@ def _same(run: Run) -> tuple[object, ...]:
     place = run.place
     of = place and (place.model, place.cluster.name, place.height, place.width, place.steps, place.stack.name)
     return run.row.published.authors, of
-
-
-def _circumstances(place: Place, outcome: Result) -> Circumstances:
-    """The circumstances of a row, as far as bands are by them."""
-    known = outcome.uncertainty
-    return Circumstances(
-        place.cluster.device.name,
-        known.alike,
-        known.exposed,
-        anchored=place.anchored,
-        gpus=place.num_gpus,
-        link=place.cluster.intra_node.kind,
-        step_s=outcome.latency_s / place.steps,
-        pixels=place.height * place.width,
-        ranges=(known.ranges,),
-    )
 
 
 @dataclass(frozen=True, slots=True)

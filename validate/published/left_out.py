@@ -6,7 +6,7 @@ nothing is known stands in: a host within its range, the links of the nearest me
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from operator import methodcaller
 from statistics import geometric_mean, median
 from typing import Final
 
@@ -115,11 +115,13 @@ def _without(
 def sampled() -> Iterator[Line]:
     """Anchors, hosts and links: latencies of each source that set them, one constant at a time, then all together."""
     runs = [run for run in all_runs() if run.error is not None and run.record.standing is not Standing.APART]
+    anchors = [(name, one) for name in model_names() for one in model_of(name).anchors]
     for source, own in grouped(runs, lambda run: run.row.published.authors).items():
         several, where = [run for run in own if run.row.num_gpus != 1], "several GPUs"
-        anchored = [run for run in own if _anchored_by(run, source)]
+        devices = {(name, of.device) for name, of in anchors if authors_of(of.source) == source}
+        anchored = [run for run in own if run.place and (run.model, run.place.cluster.device.name) in devices]
         alone = [run for run in anchored if run.row.num_gpus == 1]
-        change = partial(_without_anchors, source=source)
+        change = methodcaller("_replace", unknown=source)
         yield from _without(("anchors", source, "one GPU"), alone, change, "laws alone")
         if len(anchored) > len(alone):
             yield from _without(("anchors", source, where), several, change, "laws alone")
@@ -127,24 +129,8 @@ def sampled() -> Iterator[Line]:
             there = [run for run in several if run.cluster in NEAREST]
             yield from _without(("hosts", source, where), several, _unknown_host, f"pace {BOX.slowness:g}")
             yield from _without(("links", source, where), there, _other_links, f"{NEAREST[CLUSTER]}'s")
-            change = partial(_without_all, source=source)
-            yield from _without(("all of these", source, where), several, change, "as above")
-
-
-def _anchored_by(run: Run, source: str) -> bool:
-    """Whether the source's own anchors scale a run."""
-    device = run.place and run.place.cluster.device.name
-    return any(
-        one.device == device and authors_of(one.source) == source for one in model_of(run.model).anchors
-    )
-
-
-def _without_anchors(place: Place, source: str) -> Place:
-    return place._replace(unknown=source)
-
-
-def _without_all(place: Place, source: str) -> Place:
-    return _without_anchors(_other_links(_unknown_host(place)), source)
+            every: Callable[[Place], Place] = lambda of: change(_other_links(_unknown_host(of)))  # noqa: B023,E731
+            yield from _without(("all of these", source, where), several, every, "as above")
 
 
 def _unknown_host(place: Place) -> Place:

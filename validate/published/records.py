@@ -182,7 +182,9 @@ class Record:
         cls, row: Published, predicted: float, setting: str = "", *, provenance: str = ESTIMATED
     ) -> "Record":
         """The record of a number of training, predicted in one setting of the choices that the paper leaves open."""
-        apart = _apart(row, predicted)
+        apart = "" if row.value else "no gain: a zero has no relative error"
+        if row.quantity.endswith("_below"):
+            apart = f"a bound, which {'holds' if predicted < row.value else 'does not hold'}"
         standing, why = (Standing.APART, apart) if apart else (row.standing, row.why)
         return cls(row, predicted, standing, why, setting, provenance)
 
@@ -207,13 +209,6 @@ class Record:
     def independent_error(self) -> float | None:
         """The relative error of an independent number; None for all others."""
         return self.error if self.standing is Standing.INDEPENDENT else None
-
-
-def _apart(row: Published, predicted: float) -> str:
-    """Why a number of training has no error that could be judged; empty where it has one."""
-    if row.quantity.endswith("_below"):
-        return f"a bound, which {'holds' if predicted < row.value else 'does not hold'}"
-    return "" if row.value else "no gain: a zero has no relative error"
 
 
 COLUMNS: Final = (

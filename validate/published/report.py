@@ -2,7 +2,7 @@
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from math import inf
@@ -13,8 +13,7 @@ from typing import Final
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
 from profiles.outputs import check_writable
-from profiles.units import GB, GIB
-from validate.points import cluster_of
+from profiles.units import GB
 from validate.published import clusters, diffusionpipe, pulse
 from validate.published.bands import coverage as held_bands
 from validate.published.bands import write_bands, write_trust
@@ -73,9 +72,11 @@ def run_published(options: argparse.Namespace) -> None:
 
 def report() -> tuple[Ledger, list[Section]]:
     """The ledger of both tasks, and the tables of its numbers."""
-    trained, runs = all_training(all_records()), all_runs()
+    with ProcessPoolExecutor(WORKERS) as executor:
+        trained = all_training(chain.from_iterable(executor.map(_records, EXPERIMENTS)))
+    runs = all_runs()
     drawn = sampling_ledger(runs)
-    sections = [coverage(trained), *tables(), winners(drawn.contests), out_of_memory(runs), volumes(runs)]
+    sections = [coverage(trained), *tables(), winners(drawn.contests), volumes(runs)]
     ledger = Ledger(tuple(trained)) + drawn + Ledger(tuple(serving.records()))
     return ledger, [*sections, coverage(drawn.records)]
 
@@ -87,12 +88,6 @@ EXPERIMENTS: Final[tuple[Callable[[], Iterable[Record]], ...]] = (
 )
 """Training experiments that papers publish: each yields records, for each number that of the base setting first."""
 WORKERS: Final = 2
-
-
-def all_records() -> Iterator[Record]:
-    """The records of all experiments in their order, made in parallel."""
-    with ProcessPoolExecutor(WORKERS) as executor:
-        yield from chain.from_iterable(executor.map(_records, EXPERIMENTS))
 
 
 def _records(experiment: Callable[[], Iterable[Record]]) -> list[Record]:
@@ -269,22 +264,6 @@ def _contest(words: str, rivals: Sequence[Run]) -> Contest:
         published[method] = min(published.get(method, inf), one.row.latency_s or inf)
         predicted[method] = min(predicted.get(method, inf), one.latency_s or inf)
     return Contest(words, published, predicted, least(one.record.standing for one in rivals))
-
-
-def out_of_memory(runs: Sequence[Run]) -> Section:
-    """The rows in which memory ran out, or does by the prediction."""
-    rows = []
-    for one in runs:
-        if one.outcome is None or not (one.row.out_of_memory or one.out_of_memory):
-            continue
-        verdicts = ["out of memory" if out else "fits" for out in (one.row.out_of_memory, one.out_of_memory)]
-        there, needed = cluster_of(one.cluster).device.memory_bytes or inf, one.outcome.reserved.middle
-        gib = f"{needed / GIB:.1f} of {there / GIB:.1f} GiB"
-        rows.append([f"{one.row.published}", *verdicts, gib, signed(needed / there - 1)])
-    right = sum(row[1] == row[2] for row in rows)
-    title = f"Out of memory: {right} of {len(rows)} rows right"
-    remark = "Constants of memory were set with these rows in view; the middle of what is reserved decides."
-    return Section(title, ("row", "published", "predicted", "reserved", "beyond it"), rows, remark)
 
 
 def volumes(runs: Sequence[Run]) -> Section:

@@ -44,7 +44,9 @@ class Place(NamedTuple):
     @property
     def anchored(self) -> bool:
         """Whether compute starts from published latencies of one GPU."""
-        named = any(one.device == self.cluster.device.name for one in _model(self).anchors)
+        named = any(
+            one.device == self.cluster.device.name for one in _model(self.model, self.unknown).anchors
+        )
         return named and self.stack.name == DEFAULT_STACK
 
 
@@ -212,23 +214,19 @@ def sent_bytes(run: Run) -> float:
     return (outcome.collective_bytes + outcome.p2p_bytes) / (place.num_gpus * place.steps)
 
 
-def _model(place: Place) -> Model:
-    """The model of a place, without the anchors of the authors who are left out."""
-    return _without(place.model, place.unknown) if place.unknown else model_of(place.model)
-
-
 @cache
-def _without(name: str, authors: str) -> Model:
-    """A model without the anchors of some authors."""
+def _model(name: str, unknown: str) -> Model:
+    """A model without the anchors of some authors, if there are any."""
     model = model_of(name)
-    return replace(model, anchors=tuple(one for one in model.anchors if authors_of(one.source) != authors))
+    kept = tuple(one for one in model.anchors if not unknown or authors_of(one.source) != unknown)
+    return replace(model, anchors=kept) if unknown else model
 
 
 @lru_cache(maxsize=64)
 def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
-    of = _model(place), place.cluster, place.num_gpus, size, place.steps
+    of = _model(place.model, place.unknown), place.cluster, place.num_gpus, size, place.steps
     return sampling(*of, guidance=place.guidance, stack=place.stack)
 
 

@@ -24,7 +24,7 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, padded
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.units import TFLOP, FloatArray
 from validate.fitting.kernels import rows
@@ -314,11 +314,6 @@ def fit_forward(
     return fit(forward_seconds, samples, {k: v for k, v in unknowns.items() if k not in fixed}, fixed)
 
 
-def pace_of(seen: float, values: Coefficients) -> float:
-    """TFLOP/s of the law at which 72 channels, padded, are seen to run at some TFLOP/s."""
-    return seen * (float(padded(np.array(SEEN_CHANNELS))) + values["channels"]) / SEEN_CHANNELS
-
-
 def wide_factor(seen: float, values: Coefficients) -> float:
     """Seconds of large heads of 128 channels that are seen to run at some TFLOP/s, over those of the law."""
     return _attention(FORWARD | dict(values)).wide_flop_per_s / (seen * TFLOP)
@@ -330,15 +325,6 @@ def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     head_dim = samples.shapes[5]
     computed = scores(samples, law.backward_rows, law.keys, values["tile"])
     return law.backward_of_scores(computed, head_dim, 2 * moved_bytes(samples))
-
-
-def fit_backward(folder: Path, prefix: str, values: Coefficients, target: Target) -> Fit:
-    """The backward rate of products and ``backward_rows``, fitted."""
-    unknowns = {
-        "backward_TFLOP_per_s": (0.5 * target.flop_peak, target.flop_peak),
-        "backward_rows": (values["rows"], NO_BOUND),
-    }
-    return fit(backward_seconds, rows.attention(folder, [prefix], "bwd"), unknowns, values)
 
 
 BEYOND_CACHES_BYTES: Final = 50e6

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES, load_device
@@ -18,7 +20,7 @@ from profiles.machines.law_tables import (
     OVERLAP,
     WIDE_KEY,
 )
-from profiles.machines.laws import ELEMENT_BYTES
+from profiles.machines.laws import ELEMENT_BYTES, padded
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import toml_text, write_file
@@ -104,7 +106,8 @@ class Builder:
         if origin.like:
             values = self._like("forward", to, origin)
             if origin.seen:
-                values["TFLOP_per_s"] = laws.pace_of(origin.seen, values)
+                channels = float(padded(np.array(laws.SEEN_CHANNELS))) + values["channels"]
+                values["TFLOP_per_s"] = origin.seen * channels / laws.SEEN_CHANNELS
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
@@ -130,7 +133,12 @@ class Builder:
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
             tile = {} if origin.backward_tile is None else {"tile": origin.backward_tile}
-            fit = laws.fit_backward(self.folder, origin.backward, values | tile, to)
+            unknowns = {
+                "backward_TFLOP_per_s": (0.5 * to.flop_peak, to.flop_peak),
+                "backward_rows": (values["rows"], laws.NO_BOUND),
+            }
+            samples = rows.attention(self.folder, [origin.backward], "bwd")
+            fit = laws.fit(laws.backward_seconds, samples, unknowns, values | tile)
             fitted = f"backward fitted to {self._source(origin.backward)}: {fit}{_bounds(fit)}"
             words = f"{forward.source}; {fitted}"
             return Coefficients(values | dict(fit.values), words, forward.fit)
