@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 
@@ -37,19 +37,16 @@ def toml_text(values: Mapping[str, object], number: str = "") -> str:
 
 
 def _toml_lines(values: Mapping[str, object], number: str, path: str) -> Iterator[str]:
-    tables = {key: _tables_of(value) for key, value in values.items()}
+    tables: dict[str, list[Mapping[str, object]]] = {}
     for key, value in values.items():
-        if tables[key] is None:
-            written = format(value, number) if isinstance(value, float) and number else json.dumps(value)
-            yield f"{key} = {value if isinstance(value, Exact) else written}"
+        of = [value] if isinstance(value, Mapping) else value
+        if isinstance(of, list) and all(isinstance(one, Mapping) for one in of):
+            tables[key] = of
+            continue
+        written = format(value, number) if isinstance(value, float) and number else json.dumps(value)
+        yield f"{key} = {value if isinstance(value, Exact) else written}"
     for key, entries in tables.items():
         name = f"{path}{key}"
-        for table in entries or ():
+        for table in entries:
             yield from ("", f"[{name}]" if isinstance(values[key], Mapping) else f"[[{name}]]")
             yield from _toml_lines(table, number, f"{name}.")
-
-
-def _tables_of(value: object) -> Sequence[Mapping[str, object]] | None:
-    """The tables that a value is written as; None where it stands on a line."""
-    of = [value] if isinstance(value, Mapping) else value
-    return of if isinstance(of, list) and all(isinstance(one, Mapping) for one in of) else None

@@ -57,7 +57,12 @@ def ask(
         of = scenario.workload
         usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
         kinds, trace = _kinds(options, usual)
-        _check_shapes(kinds, scenario)
+        for shape, where in {kind.shape: kind.where for kind in reversed(kinds)}.items():
+            try:
+                check_size(scenario.model, shape.width, shape.height)
+                at_shape(scenario, shape, 1, 1)
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from None
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
         degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
         sites = [
@@ -75,21 +80,14 @@ def ask(
     prices = prices_of(options.price, [site.name for site in sites])
     for site in sites:
         site.price = prices[site.name]
-    known = {of.shape: sites[0].fewest_gpus_s(of.shape) for of in kinds if of.times_alone}
+    known: dict[Shape, float] = {}  # seconds on the fewest GPUs on which a request fits
+    for shape in {of.shape for of in kinds if of.times_alone}:
+        alone_s = (sites[0].run_s(number, shape) for number in sites[0].samplers)
+        known[shape] = next((seconds for seconds in alone_s if seconds < inf), inf)
     kinds = tuple(replace(of, slo_s=of.slo_s * known[of.shape]) if of.times_alone else of for of in kinds)
     return f"{title}, serving on {fleet}", [
         Question(site, options, chosen, kinds, trace, counts) for site in sites
     ]
-
-
-def _check_shapes(kinds: Sequence[Kind], scenario: SamplingScenario) -> None:
-    """Refuse shapes that a model cannot have."""
-    for shape, where in {kind.shape: kind.where for kind in reversed(kinds)}.items():
-        try:
-            check_size(scenario.model, shape.width, shape.height)
-            at_shape(scenario, shape, 1, 1)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
 
 
 def _policies(given: Any) -> list[Policy]:  # noqa: ANN401

@@ -68,10 +68,6 @@ class Site(Service):
         except InfeasibleError:
             return inf
 
-    def fewest_gpus_s(self, shape: Shape) -> float:
-        """Return the seconds of a request alone on the fewest GPUs on which it fits."""
-        return next((s for s in (self.run_s(gpus, shape) for gpus in self.samplers) if s < inf), inf)
-
 
 class Simulated(Site):
     """Service times from the simulator; each is found once.

@@ -7,7 +7,7 @@ with them.
 import re
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -148,19 +148,15 @@ def report_anchors(options: Namespace) -> None:
     words = (
         f"attention reaches {shared_attention(anchors):.3f} of its law, others {load_stack().rates.matmul:g}"
     )
+    near = []
+    for device, of_device in grouped(factors, lambda one: one[0]).items():
+        values = [value for _, value in of_device]
+        count = sum(abs(value - 1) <= NEAR for value in values)
+        within = f"{count} of {len(values)} factors within {NEAR:g} of 1, median {median(values):.3f}"
+        near.append(f"{device}: {within}, {min(values):.3f} to {max(values):.3f}")
     title, texts = "one-GPU latencies: published, and by the laws alone", ("device", "model", "source")
-    show(170, table(title, COLUMNS, lines, left=texts), *_summary(factors), words, *others)
+    show(170, table(title, COLUMNS, lines, left=texts), *near, words, *others)
     for name, of_model in grouped(anchors, lambda one: one[0]).items() if options.output else ():
         ordered = sorted((one for _, one in of_model), key=lambda one: (one.device, one.height * one.width))
         cells = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)
         write_file(options.output / name / "anchors.csv", csv_text(ANCHOR_COLUMNS, cells))
-
-
-def _summary(factors: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """How near each device's laws alone come, a line each."""
-    for device, of_device in grouped(factors, lambda one: one[0]).items():
-        values = [value for _, value in of_device]
-        near = (
-            f"{sum(abs(value - 1) <= NEAR for value in values)} of {len(values)} factors within {NEAR:g} of 1"
-        )
-        yield f"{device}: {near}, median {median(values):.3f}, {min(values):.3f} to {max(values):.3f}"

@@ -157,21 +157,15 @@ def fitted_cluster() -> Cluster:
     """The cluster with the fitted efficiencies, of two digits."""
     points = dict(PRIORS)
     for key in product((RING, ALL_TO_ALL), FITTED):
-        points[key] = float(f"{_efficiency(key, points):.2g}")
+        chosen = [row for row in rows() if (USES[row["method"]], row.num_gpus) == key]
+        low, high = log(LEAST_EFFICIENCY), 0.0
+        for _ in range(HALVINGS):  # until the median error vanishes: a higher efficiency is always faster
+            middle = (low + high) / 2
+            cluster = linked({**points, key: exp(middle)})
+            too_slow = median(error_of(row, cluster) for row in chosen) > 0
+            low, high = (middle, high) if too_slow else (low, middle)
+        points[key] = float(f"{exp((low + high) / 2):.2g}")
     return linked(points)
-
-
-def _efficiency(key: tuple[str, int], points: Points) -> float:
-    """Efficiency below 1 at which the median error of the rows of one kind and size vanishes."""
-    chosen = [row for row in rows() if (USES[row["method"]], row.num_gpus) == key]
-
-    low, high = log(LEAST_EFFICIENCY), 0.0
-    for _ in range(HALVINGS):  # a higher efficiency is always faster
-        middle = (low + high) / 2
-        cluster = linked({**points, key: exp(middle)})
-        too_slow = median(error_of(row, cluster) for row in chosen) > 0
-        low, high = (middle, high) if too_slow else (low, middle)
-    return exp((low + high) / 2)
 
 
 def error_of(row: SamplingRow, cluster: Cluster) -> float:

@@ -187,23 +187,19 @@ def _note(where: str, cluster: Cluster, rows: pd.DataFrame) -> str:
     return f"{where}: {', '.join(sorted(set(rows['source_id'])))}: {len(errors)} rows, {errors}"
 
 
-def _block_text(fitted: Fitted) -> str:
-    """The lines of a cluster file from ``[collectives]`` on."""
-    law = fitted.cluster.collectives
-    values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
-    values |= ({"own_part": law.own_part} if law.own_part else {}) | laws.law_values(law)
-    notes = (COMMAND, *fitted.notes, *((UNMEASURED,) if fitted.cluster.gathers_measured is False else ()))
-    lines = "\n".join([HEAD, *(f"# {note}" for note in notes)])
-    return toml_text({"collectives": values}, f".{laws.DIGITS}g").lstrip().replace(HEAD, lines, 1)
-
-
 def file_text(name: str, fitted: Fitted) -> str:
     """The text of a cluster file, its collectives written anew."""
     path = CLUSTERS / f"{name}.toml"
     head, separator, _ = path.read_text(encoding="utf-8").partition(f"\n{HEAD}\n")
     if not separator:
         raise InputError(f"{path}: has no table {HEAD}")
-    return f"{head}\n{_block_text(fitted)}"
+    law = fitted.cluster.collectives
+    values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
+    values |= ({"own_part": law.own_part} if law.own_part else {}) | laws.law_values(law)
+    notes = (COMMAND, *fitted.notes, *((UNMEASURED,) if fitted.cluster.gathers_measured is False else ()))
+    lines = "\n".join([HEAD, *(f"# {note}" for note in notes)])
+    block = toml_text({"collectives": values}, f".{laws.DIGITS}g").lstrip().replace(HEAD, lines, 1)
+    return f"{head}\n{block}"
 
 
 Fitter = Callable[[Cluster, Sequence[MeasuredCurve]], Cluster]

@@ -23,16 +23,13 @@ def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
 
     For sampling, only latencies; anchors, which lie on the diagonal, are left out.
     """
-    known = [one for one in ledger.records if one.standing in DRAWN and 0 < (one.predicted or 0) < inf]
-    drawn = [
-        one
-        for one in known
-        if one.row.quantity == LATENCY and (one.row.num_gpus, one.standing) != (1, Standing.FITTED)
-    ]
-    return {
-        task: [one for one in of if one.row.task == task]
-        for task, of in zip(TASKS, (known, drawn), strict=True)
-    }
+    drawn: dict[str, list[Record]] = {task: [] for task in TASKS}
+    for one in ledger.records:
+        task, start = one.row.task, one.row.num_gpus == 1 and one.standing is Standing.FITTED
+        latency = one.row.quantity == LATENCY and not start
+        if one.standing in DRAWN and 0 < (one.predicted or 0) < inf and (task == TASKS[0] or latency):
+            drawn[task].append(one)
+    return drawn
 
 
 def plot_published(ledger: Ledger) -> charts.Chart:

@@ -166,7 +166,10 @@ class CollectiveStream:
     ) -> None:
         self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
         here = {n: of for n, of in enumerate(self._collectives) if seat.device in of.devices}
-        self._costs_s = {number: _rounds(seat, of) * link_s for number, of in here.items()}
+        self._costs_s: dict[int, float] = {}  # of messages around the ring (nccl-tests, doc/PERFORMANCE.md)
+        for number, of in here.items():
+            turns = (1 + (of.operation == "all_reduce")) * (len(seat.members(of)) - 1)
+            self._costs_s[number] = link_s * (1 if of.operation == "send_recv" else turns)
         self._reads = {
             number: [t for t in of.reads if wiring.writers.get(t, (None,))[0] == seat.device]
             for number, of in here.items()
@@ -218,13 +221,6 @@ class CollectiveStream:
         end = latest.item() + self._costs_s[number]
         sleep_until(end)
         return end
-
-
-def _rounds(seat: RankSeat, collective: Collective) -> int:
-    """Messages that follow one another around the ring of a collective's members (nccl-tests, doc/PERFORMANCE.md)."""
-    if collective.operation == "send_recv":
-        return 1
-    return (1 + (collective.operation == "all_reduce")) * (len(seat.members(collective)) - 1)
 
 
 class OpTimes(NamedTuple):

@@ -102,10 +102,15 @@ class ServerRun(NamedTuple):
         return "deliberately below capacity" if self.system.startswith("HPE_ProLiant_DL380a_H100_NVL") else ""
 
     def arrived(self) -> Load | None:
-        """The requests as LoadGen scheduled them; None of a round whose seed is not known."""
+        """The requests as LoadGen scheduled them; None of a round whose seed is not known.
+
+        Gaps are those that C++'s ``exponential_distribution`` draws from ``mt19937``.
+        """
         if self.version not in SEEDS:
             return None
-        arrivals = np.cumsum(unit_gaps(SEEDS[self.version], 30_000)) / self.target_per_s
+        words = np.random.RandomState(SEEDS[self.version] % 2**32).randint(0, 2**32, 60_000, np.uint32)
+        gaps = -np.log1p(-(words[::2] + words[1::2] * 2.0**32) / 2.0**64)
+        arrivals = np.cumsum(gaps) / self.target_per_s
         counts = int(np.searchsorted(arrivals, self.least_s)) + 1, LEAST_QUERIES
         count = min(counts, key=lambda of: abs(of / arrivals[of - 1] - self.scheduled_per_s))
         trace = Trace(tuple(arrivals[:count].tolist()), (0,) * count)
@@ -131,12 +136,6 @@ class ServerRun(NamedTuple):
         pairs = zip(loads, factors, strict=True)
         drawn = np.array([self.percentiles_s(load, SLOWER / factor) for load, factor in pairs])
         return self.percentiles_s(arrived) if arrived else np.median(drawn, axis=0), drawn
-
-
-def unit_gaps(seed: int, count: int) -> np.ndarray:
-    """Gaps with a mean of 1 as C++'s ``exponential_distribution`` draws them from ``mt19937``."""
-    words = np.random.RandomState(seed % 2**32).randint(0, 2**32, 2 * count, np.uint32).astype(float)
-    return -np.log1p(-(words[::2] + words[1::2] * 2.0**32) / 2.0**64)
 
 
 def read_runs(path: Path = RUNS) -> Iterator[ServerRun]:

@@ -152,10 +152,13 @@ class Tally:
 
 
 def work_of(ran: Ran) -> Iterator[tuple[str, int]]:
-    """Kernels, moved bytes, and FLOP by class of one operator that is not a view."""
-    yield "kernels", _num_kernels(ran)
-    yield "moved_bytes", moved_bytes(ran)
+    """Kernels of eager PyTorch on CUDA, moved bytes, and FLOP by class of one operator that is not a view."""
     operator = ran.func.overloadpacket
+    kernels = 2 if operator is aten.convolution and has_bias(ran) else 1
+    if operator is aten.native_group_norm:
+        kernels = 3  # moments, fused scale and shift, their application
+    yield "kernels", kernels
+    yield "moved_bytes", moved_bytes(ran)
     if operator in flop_registry:
         flop = int(flop_registry[operator](*ran.args, **ran.kwargs, out_val=ran.result))
         if operator is aten.convolution:
@@ -181,14 +184,6 @@ def moved_bytes(ran: Ran) -> int:
         return 2 * written
     again = tensor_bytes(ran.reads[:1]) if operator is aten.native_group_norm else 0
     return tensor_bytes(tensors(ran.args)) + again + written
-
-
-def _num_kernels(ran: Ran) -> int:
-    """Number of kernels that eager PyTorch launches on CUDA for one operator that is not a view."""
-    operator = ran.func.overloadpacket
-    if operator is aten.native_group_norm:
-        return 3  # moments, fused scale and shift, their application
-    return 2 if operator is aten.convolution and has_bias(ran) else 1
 
 
 def has_bias(convolution: Ran) -> bool:

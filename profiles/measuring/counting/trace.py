@@ -11,11 +11,11 @@ contents.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 from diffusers.models.autoencoders.autoencoder_kl_hunyuanvideo15 import HunyuanVideo15AttnBlock
@@ -258,24 +258,8 @@ def _autocast(device_type: str, *args: Any, of: Any = torch.autocast, **kwargs: 
     return cast
 
 
-INSTEAD: Final[Sequence[tuple[Any, str, object]]] = (
-    (torch, "autocast", _autocast),
-    (HunyuanVideo15AttnBlock, "prepare_causal_attention_mask", staticmethod(lambda *_, **__: None)),
-)
-"""What stands for what in a pass; the mask would fill a row for each token, and masks are left out anyway."""
-
-
-@contextmanager
-def _replaced() -> Iterator[None]:
-    """Put ``INSTEAD`` in its places."""
-    originals = [(of, name, vars(of)[name]) for of, name, _ in INSTEAD]
-    try:
-        for of, name, instead in INSTEAD:
-            setattr(of, name, instead)
-        yield
-    finally:
-        for of, name, original in originals:
-            setattr(of, name, original)
+NO_MASK: Final = staticmethod(lambda *_, **__: None)
+"""In place of a mask that would fill a row for each token: masks are left out anyway."""
 
 
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
@@ -287,7 +271,8 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace
             torch.set_grad_enabled(grad),
             saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
             OpaqueAttention(),
-            _replaced(),
+            patch.object(torch, "autocast", _autocast),
+            patch.object(HunyuanVideo15AttnBlock, "prepare_causal_attention_mask", NO_MASK),
             Instead(torch.tensor, _numbers),
             recorder,
         ):

@@ -91,7 +91,11 @@ def write_cluster(path: Path, text: str) -> Cluster:
 def run_links(options: argparse.Namespace) -> None:
     """Measure, as a rank or by starting ranks, or read logs; then fit, write, and print how well it fits."""
     place = None if options.nccl_tests else launched_place()
-    _check_links(options)
+    load_device(options.device)  # refused before minutes of measuring
+    check_least(("--max-mib", options.max_mib, 1))
+    check_writable("--output", options.output)
+    if options.output.resolve() in map(Path.resolve, options.nccl_tests or ()):
+        raise InputError(f"--output {options.output}: is one of the logs, must be another file")
     measurement: Measurement | None
     if options.nccl_tests:
         measurement = read_logs(options.nccl_tests)
@@ -106,15 +110,6 @@ def run_links(options: argparse.Namespace) -> None:
         cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
         show(120, _curve_table(measurement, cluster), judged_line(measurement, cluster), *fit.notes)
         print(f"wrote {options.output}")
-
-
-def _check_links(options: argparse.Namespace) -> None:
-    """Refuse flags that would fail after minutes of measuring."""
-    load_device(options.device)
-    check_least(("--max-mib", options.max_mib, 1))
-    check_writable("--output", options.output)
-    if options.output.resolve() in map(Path.resolve, options.nccl_tests or ()):
-        raise InputError(f"--output {options.output}: is one of the logs, must be another file")
 
 
 def _measure(backend: str | None, max_mib: int) -> Measurement | None:

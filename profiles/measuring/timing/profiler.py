@@ -124,17 +124,13 @@ def counted_for(
         if name not in known:
             title = counted.architecture.title
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-    kept = components or known
-    parts = (_forgetting(part, kept) for part in counted.components if part.spec.name in kept)
+    kept, parts = components or known, list[ComponentCount]()
+    for part in (part for part in counted.components if part.spec.name in kept):
+        inputs = tuple(source for source in part.spec.inputs if source in kept)
+        reads = {key: source for key, source in part.spec.reads.items() if source in kept}
+        spec = replace(part.spec, inputs=inputs, reads=reads)
+        parts.append(replace(part, spec=spec, reads=tuple(read for read in part.reads if read[0] in kept)))
     return replace(counted, components=tuple(parts))
-
-
-def _forgetting(part: ComponentCount, kept: Sequence[str]) -> ComponentCount:
-    """A component without the inputs that are not kept."""
-    inputs = tuple(source for source in part.spec.inputs if source in kept)
-    reads = {key: source for key, source in part.spec.reads.items() if source in kept}
-    spec = replace(part.spec, inputs=inputs, reads=reads)
-    return replace(part, spec=spec, reads=tuple(read for read in part.reads if read[0] in kept))
 
 
 def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:

@@ -338,8 +338,13 @@ STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
 
 
 def paces(folder: Path, prefix: str, device: str, operations: Mapping[str, str]) -> dict[str, float]:
-    """Return GB/s of each kind by the operation that stands for it."""
-    return {f"{kind}_GB_per_s": _median(folder, prefix, of, device) for kind, of in operations.items()}
+    """Return GB/s of each kind by the operation that stands for it, in the median of large ones."""
+    rates = {}
+    for kind, operation in operations.items():
+        frame = rows.memory(folder, prefix, operation, device)
+        large = frame[(frame.bytes_min > BEYOND_CACHES_BYTES) | frame.bytes_min.isna()]
+        rates[f"{kind}_GB_per_s"] = float(large.GBps_of_bytes_min.median())
+    return rates
 
 
 def group_norm(rates: Coefficients) -> float:
@@ -360,9 +365,3 @@ def launch_us(folder: Path, origin: Origin) -> float:
 def _seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Microseconds of samples by their bytes."""
     return np.asarray(values["fixed_us"] + samples.shapes[0] / (1e3 * values["GB_per_s"]))
-
-
-def _median(folder: Path, prefix: str, operation: str, device: str) -> float:
-    frame = rows.memory(folder, prefix, operation, device)
-    large = frame[(frame.bytes_min > BEYOND_CACHES_BYTES) | frame.bytes_min.isna()]
-    return float(large.GBps_of_bytes_min.median())
