@@ -64,7 +64,7 @@ def _call(name: str, options: argparse.Namespace) -> object:
         case "anchors":
             from validate.fitting.anchors import report_anchors as run
         case "fusing":
-            from validate.fitting.fusing import print_fusing as run
+            from validate.steps.fusing import print_fusing as run
         case "hosts" | "efficiencies":
             from validate.fitting import boxes
 

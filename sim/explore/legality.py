@@ -110,6 +110,8 @@ def needed(runtime: Runtime, result: Result, unset: Iterable[str]) -> str:
     for name in unset if result.fits_memory else ():
         value = getattr(workload, name, None)
         if name in MEMORY and name in usual and value != usual[name]:
+            if name == "trainable":  # adapters are of the model itself
+                return f"`{name}` is {value}, but {runtime.name} does not set it"
             other = replace(scenario, workload=replace(workload, **{name: usual[name]}))
             if missing := run_point(strategy, other).missing_memory:
                 rule = f"but {runtime.name} does not set it, and without it {result.strategy} does not fit"
