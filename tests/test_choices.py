@@ -89,11 +89,12 @@ def test_what_its_own_strategy_surely_beats_is_not_the_headline_for_its_memory()
 STARTED = [sim.run("sd21", name, gpus=16) for name in ("ddp", "zero3", "fsdp")]
 
 
-@given(st.lists(st.tuples(st.sampled_from(STARTED), st.integers(100, 104), st.integers(50, 70)), min_size=3))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(100, 104), st.integers(50, 70)), min_size=3))
 def test_no_point_that_is_faster_and_smaller_is_passed_over(drawn):
     """Several of one strategy, of which some surely lose to another of theirs."""
     points = []
-    for of, seconds, gib in drawn:
+    for which, seconds, gib in drawn:
+        of = STARTED[which]
         expected = replace(of.expected, duration_s=seconds / 100, peak_memory_bytes=gib * GIB)
         points.append(Point(of.source.strategy, of.strategy, result=replace(of, expected=expected)))
     scenario = STARTED[0].source.scenario
