@@ -174,7 +174,9 @@ def test_the_page_of_winners_says_what_a_sweep_answers(question):
     """Two cells of many: all of them take an hour."""
     answers = json.loads((ROOT / "docs/pages/winners.json").read_text(encoding="utf-8"))
     known = {tuple(asked): answer for asked, answer in answers}
-    assert known[question] == runpy.run_path(str(ROOT / "docs/winners.py"))["winner"](question)[1]
+    shown = known[question]
+    again = runpy.run_path(str(ROOT / "docs/winners.py"))["winner"](question)[1]
+    assert again == shown | {"band": pytest.approx(shown["band"], rel=0.01)}  # bands follow the ledger
 
 
 @pytest.mark.slow
