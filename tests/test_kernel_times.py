@@ -234,6 +234,8 @@ def test_resolutions_scale_shapes():
     small = [costs(kernel).forward_s(1) for kernel in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
     large = [costs(k, extent=at(4.0)).forward_s(1) for k in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
     assert large == [pytest.approx(growth * s) for growth, s in zip((4, 4, 16, 4, 4, 1), small, strict=True)]
+    written = costs(replace(SELF, written_bytes=100.0), extent=at(4.0))
+    assert written.attention_bytes == pytest.approx([400.0])
 
 
 @pytest.mark.parametrize("kernel", [LINEAR, CONVOLUTION, SELF, CROSS, SUM, NORM])

@@ -134,7 +134,7 @@ def test_cosmos_modulates_every_token_as_its_closed_form_has_it(model, blocks, w
 def test_a_step_runs_one_of_two_experts_and_sampling_holds_both_but_training_one(strategy, asked, networks):
     where = {"cluster": "h200-ib", "gpus": 8, "resolution": "832x480", "frames": 17}
     one, two = (api.run(name, strategy, **where, **asked) for name in ("wan2.1-14b", "wan2.2-t2v-a14b"))
-    assert two.expected.duration_s == pytest.approx(one.expected.duration_s, rel=1e-5)
+    assert two.expected.duration_s == pytest.approx(one.expected.duration_s, rel=1e-3)
     experts = part(load_model("wan2.2-t2v-a14b"), "transformer")
     assert experts.held_parameters == 2 * experts.parameters == 2 * 14_288_491_584
     more = 2 * networks * part(load_model("wan2.1-14b"), "transformer").parameters

@@ -103,13 +103,22 @@ class KernelGroup:
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
         ring = np.where(to_image, share.ring, 1)
         of_image = np.where(self.image.m > 0, 1.0, share.rows / np.where(to_image, 1, share.sequence))
-        return self.whole._replace(
-            heads=(heads.image * of_image + heads.text)
-            / (share.tensor * np.where(to_image, share.ulysses, 1)),
-            m=m.image * share.rows / np.where(to_image, share.ring * share.device_rows, share.sequence)
-            + m.text
-            / np.where(to_image, 1 if share.whole_text else share.ring * share.device_rows, share.text),
-            n=(n.image * share.keys + n.text) / np.where(to_image, share.ring * share.device_columns, 1),
+        of_heads = (heads.image * of_image + heads.text) / (
+            share.tensor * np.where(to_image, share.ulysses, 1)
+        )
+        queries = m.image * share.rows / np.where(to_image, share.ring * share.device_rows, share.sequence)
+        queries += m.text / np.where(
+            to_image, 1 if share.whole_text else share.ring * share.device_rows, share.text
+        )
+        keys = (n.image * share.keys + n.text) / np.where(to_image, share.ring * share.device_columns, 1)
+        whole = self.whole
+        grown = of_heads / whole.heads
+        return whole._replace(
+            heads=of_heads,
+            m=queries,
+            n=keys,
+            read_bytes=whole.read_bytes * grown * (queries + 2 * keys) / (whole.m + 2 * whole.n),
+            written_bytes=whole.written_bytes * grown * queries / whole.m,
             launches=ring.astype(float),
         )
 
