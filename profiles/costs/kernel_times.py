@@ -136,13 +136,11 @@ class KernelTimes(LayerTimes):
         self._casts_weights = self._task == "train" and self._stack.cast_weights
         self._casts = np.zeros((2, len(self._passed)))
         if training and laws.smaller is not None:
-            products = self._sum(
-                Share(),
-                lambda _, of: np.where(
-                    of.weight_bytes > 0, Smaller.covers(of.heads, of.m, of.n, of.k), 0.0
-                ),  # in fewer bits
-                ("matmul",),
-            )
+
+            def in_fewer_bits(_: KernelGroup, of: Shapes) -> FloatArray:
+                return np.where(of.weight_bytes > 0, Smaller.covers(of.heads, of.m, of.n, of.k), 0.0)
+
+            products = self._sum(Share(), in_fewer_bits, ("matmul",))
             self._casts = products * np.where(self._trained, np.array([CASTS]).T, 1.0)
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:

@@ -99,8 +99,8 @@ class Verdict(Panelled):
     def answer(self) -> list[Block]:
         """The verdict as a panel, and the commands that start the best, and that with room, where a runtime does."""
         commands = [Command("start it", self.launch)] if self.launch else []
-        if self.roomy is not None and runtimes_of(self.roomy):
-            commands.append(Command("with room", command_of(self.roomy, "launch")))
+        if self.roomy is not None and (names := runtimes_of(self.roomy)):
+            commands.append(Command("with room", command_of(self.roomy, "launch", names[0])))
         return [self.panel, *commands]
 
     @property

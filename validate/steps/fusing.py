@@ -20,6 +20,7 @@ from diffusers.models.transformers import transformer_ltx as ltx
 from diffusers.models.transformers import transformer_wan as wan
 from torch import nn
 from torch._inductor import scheduler
+from torch._inductor.utils import fresh_cache
 
 from profiles.measuring.counting.trace import tensors
 from profiles.units import MB
@@ -79,7 +80,7 @@ def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, flo
     scheduler.Scheduler.codegen = tally  # type: ignore[method-assign,assignment]
     torch.compiler.reset()
     try:
-        with torch._inductor.config.patch(force_disable_caches=True):
+        with fresh_cache():  # what was compiled before is not planned again
             outputs = torch.compile(block.to(torch.bfloat16).train(), fullgraph=True)(*arguments, **named)
             torch.autograd.backward([of.float().sum() for of in tensors(outputs)])
     finally:

@@ -173,9 +173,8 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
     for kind in bar_kinds(info.bars):
         for chunk in sorted({bar.chunk for bar in kind.bars}) if shaded else [None]:
             bars = [bar for bar in kind.bars if chunk in (None, bar.chunk)]
-            share = 0.65 * (
-                1.0 - 0.55 ** (chunk or 0)
-            )  # lighter for later stages, but never as light as idle time
+            # lighter for later stages, but never as light as idle time
+            share = 0.65 * (1.0 - 0.55 ** (chunk or 0))
             face = tuple(value + (1.0 - value) * share for value in to_rgb(kind.colour))
             wide = [bar.duration_s > NARROW * end_s for bar in bars]
             boxes = [(bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot) for bar in bars]
