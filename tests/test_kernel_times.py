@@ -278,6 +278,7 @@ def test_fused_chains_move_at_most_a_multiple_of_what_products_read_and_write(ke
     )
     stack = replace(PLAIN, backward_chains=1.5)
     seconds = sum(costs(CONVOLUTION, kernel, stack=stack).backward_s(2, share))
+    assert least_s < seconds < all_s
     assert seconds - least_s == pytest.approx(
         (all_s - least_s) * 1.5 * 3 / (BACKWARD_TRAFFIC[kernel.kind] * 9)
     )
