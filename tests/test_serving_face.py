@@ -52,22 +52,45 @@ WAN = {"model": "wan2.1-14b", "cluster": "h100-nvlink-8", "resolution": "832x480
 FEW = {"model": "flux-dev", "cluster": "h100-nvlink-8", "resolution": 512, "steps": 4}
 
 
+GATHERED = {"single", "tensor", "ring", "ulysses", "allgather-kv"}  # a faster sync-patch is run by nothing
+
+
 @pytest.mark.parametrize(
     ("question", "options", "strategies"),
     [
         (WAN, {"runtime": "sglang"}, {"single", "ulysses"}),  # two predictions one after the other
         (WAN, {"guidance": "parallel"}, {"ulysses", "allgather-kv", "tensor"}),  # which one GPU cannot make
-        (
-            FEW,
-            {},
-            {"single", "tensor", "ring", "ulysses", "allgather-kv"},
-        ),  # a faster sync-patch is run by nothing
+        (FEW, {}, GATHERED),
     ],
 )
 def test_replicas_are_what_a_runtime_starts(question, options, strategies):
     plans = sim.serve(**question, gpus=8, rate=0.005, slo=300, policy="fcfs", **options)
     assert {of.plan.strategy for of in plans.outcomes} <= strategies
     assert sim.launch(plans.result).text
+
+
+def test_a_replica_has_room_for_every_class_of_a_mix(files):
+    classes = ((0.97, 512), (0.03, 2048))
+    text = "".join(f"[[class]]\nshare = {share}\nresolution = {side}\n" for share, side in classes)
+    (files / "mix.toml").write_text(text)
+    served = {"mix": "mix.toml", "rate": 0.1, "policy": "fcfs", "replicas": "1x2", "duration": 1e4}
+    sizes = {"cluster": "h100-nvlink-8", "gpus": 2, "steps": 4}
+    found = sim.serve("flux-dev", memory="40GiB", **served, **sizes)
+    assert found.best.plan.strategy == "tensor"  # the fastest at 512 pixels has no room for 2048
+    assert found.question.site.run_s(2, found.question.kinds[1].shape) < 10
+    assert "requests of 2 shapes" in found.title
+
+
+def test_the_answer_says_levers_and_what_is_nearly_full():
+    found = sim.serve(
+        "flux-dev", "h100-nvlink-8", 2, rate=0.1, steps=4, precision="fp8", memory="26GiB", slo=9
+    )
+    lines = dict(line for line in found.verdict.panel.lines if line[0])
+    assert found.title.endswith(
+        "1024 pixels, 4 steps, products in fp8, quality not modelled, what if memory 26GiB"
+    )
+    assert "nearly full" in lines["memory"]
+    assert lines["with room"].startswith("1 replica of 2 GPUs, ")
 
 
 def test_the_percentile_that_the_slo_is_about_is_told(capsys):

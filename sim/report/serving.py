@@ -13,7 +13,7 @@ from sim.explore.legality import runtimes_of
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import plain, rounded, sample_words
 from sim.report.page import FROM, Headline, Part, page_text, provenance
-from sim.report.results import command_of, origin_lines
+from sim.report.results import command_of, memory_words, origin_lines
 from sim.serving.answers import TOLD, Serving
 from sim.serving.fleet import Plan
 from sim.serving.outcomes import Outcome, interval_of_p99
@@ -40,7 +40,8 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     lines.append(("best", plan_words(plan, named=len(serving.questions) > 1)))
     cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
     lines.append(("policy", f"{plan.rule}{cap}: {plan.policy.summary}"))
-    lines += [*_quality_lines(serving), *_why_lines(serving, serving.best), *_doubt_lines(serving)]
+    lines += [*_quality_lines(serving), *_memory_lines(serving), *_why_lines(serving, serving.best)]
+    lines += _doubt_lines(serving)
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
     else:
@@ -56,7 +57,7 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     shared = f"{plan.gpus} GPUs, as many for each request as the policy gives, at most {plan.degree}"
     parts = [shared if plan.elastic else " and ".join(replicas)]
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
-    known = {key: value for key, value in plan.parameters.items() if value is not None}
+    known = {key: value for key, value in plan.parameters.items() if value not in (None, 1)}
     parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
     pools = ", ".join(f"{name} {gpus}" for name, gpus in plan.stages.items())
     return ", ".join([*parts, f"pools {pools}"] if pools else parts)
@@ -158,6 +159,21 @@ def load_warning(serving: Serving) -> str:
 def figures(value: float) -> str:
     """Return seconds to three figures."""
     return rounded(value, 3) if value else "0"
+
+
+def _memory_lines(serving: Serving) -> Iterator[Line]:
+    """Yield what the fullest GPU of the best plan holds; where that may not fit, the next plan that surely does."""
+    if (fullest := serving.fullest(serving.best.plan)) is None:
+        return
+    yield "memory", memory_words(fullest)
+    if fullest.nearly_full:
+        full = ((of, serving.fullest(of.plan)) for of in serving.outcomes)
+        roomy = next((of for of, one in full if one is not None and not one.nearly_full), None)
+        words = "none of the plans surely fits"
+        if roomy is not None:
+            named, p99_s = plan_words(roomy.plan, named=len(serving.questions) > 1), roomy.percentile_s(99)
+            words = f"{named}, {roomy.plan.rule_and_cap}: p99 {figures(p99_s)} s"
+        yield "with room", words
 
 
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:

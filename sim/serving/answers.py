@@ -84,6 +84,13 @@ class Serving:
         """A request alone on a replica of the best plan, simulated; None of a table of service times."""
         return self.question.site.fastest.get(self.best.plan.degree)
 
+    def fullest(self, plan: Plan) -> Result | None:
+        """The batch of a plan that holds the most of a GPU; None of a table, and of pools, which hold less."""
+        sizes = () if plan.stages else plan.degrees if plan.elastic else plan.sizes
+        every = self.question_of(plan).site.results.items()
+        fitting = [of for (gpus, _, batch), of in every if gpus in sizes and batch <= plan.max_batch]
+        return max(fitting, key=lambda of: of.reserved_bytes_high, default=None)
+
     @property
     def measured_s(self) -> tuple[float, ...]:
         """Seconds that the requests of a trace took, where it says so and is replayed as it was."""

@@ -64,13 +64,19 @@ def ask(
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
+        largest = max((kind.shape for kind in kinds), key=lambda shape: prod(shape[:3]))
         degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
         sites = [
-            simulated(of, heaviest, sizes, staged=bool(options.stages))
+            simulated(of, heaviest, largest, sizes, staged=bool(options.stages))
             for of, sizes in zip(asked, degrees, strict=True)
         ]
-        title = scenario.model.title
-        fleet += f" of {', '.join(of.name for of in sites)}, stack {scenario.stack.name}"
+        title, shapes = scenario.model.title, {kind.shape for kind in kinds}
+        scene = at_shape(scenario, heaviest, 1, 1)
+        drawn = [f"{scene.asked['resolution']} pixels", counted(heaviest.steps, "step"), *scene.departures]
+        if len(shapes) > 1:
+            drawn = [f"requests of {len(shapes)} shapes", *scene.departures[len(scene.frames) :]]
+        where = f"{', '.join(of.name for of in sites)}, stack {scenario.stack.name}"
+        fleet = ", ".join([f"{fleet} of {where}", *drawn])
     else:
         if options.stages:
             raise wrong("pools", "needs seconds of each stage, which the table of `service` does not have")

@@ -42,6 +42,7 @@ class Site(Service):
     Attributes:
         price: dollars a GPU-hour.
         impossible: what cannot be, in words, as it was found.
+        results: of batches that were simulated, by GPUs, shape and requests.
         most_batch: requests up to which all batches are known.
     """
 
@@ -55,6 +56,7 @@ class Site(Service):
         self.name, self.samplers, self.per_node, self.fastest = name, samplers, per_node, fastest
         self.price: float | None = None
         self.impossible: dict[str, None] = {}
+        self.results: dict[tuple[int, Shape, int], Result] = {}
         self.most_batch = MOST_BATCH
 
     def band(self, gpus: int) -> Band:
@@ -90,7 +92,6 @@ class Simulated(Site):
         self.scenario, self.points = scenario, samplers
         self.pools: dict[tuple[str, ...], Simulated] = {PARTS: self}
         self.known: dict[tuple[int, Shape, int], Times] = {}
-        self.results: dict[tuple[int, Shape, int], Result] = {}
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Return the seconds of a batch on so many GPUs.
@@ -217,10 +218,13 @@ class Asked:
     runtime: str | None = None
 
 
-def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: bool) -> Simulated:
+def simulated(
+    asked: Asked, shape: Shape, largest: Shape, degrees: Sequence[int], *, staged: bool
+) -> Simulated:
     """Return a cluster with the fastest sampler of a shape on each number of GPUs.
 
-    Where stages are on GPUs of their own, a GPU alone need not hold the whole model.
+    Where that has no room for the largest shape of all, it is the fastest of that one, if any fits. Where stages are on
+    GPUs of their own, a GPU alone need not hold the whole model.
 
     Raises:
         InfeasibleError: none fits on any.
@@ -230,6 +234,10 @@ def simulated(asked: Asked, shape: Shape, degrees: Sequence[int], *, staged: boo
     for gpus in degrees:
         try:
             best = _best_sampler(asked, shape, gpus)
+            if best is not None and best.source is not None and largest != shape:
+                samplers[gpus] = best.source.strategy
+                fits = Simulated(asked.scenario, samplers).run_s(gpus, largest) < inf
+                best = best if fits else _best_sampler(asked, largest, gpus) or best
         except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
             refused.append(error)
             continue
