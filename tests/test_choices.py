@@ -129,6 +129,12 @@ def test_fewer_gpus_then_the_simpler_method_then_less_memory_decide():
     assert sweep.best.peak_memory_bytes < min(held) + GIB
 
 
+def test_the_least_memory_is_the_reason_only_where_no_point_too_close_to_call_needs_less():
+    choice = sim.sweep("sd21", gpus=8, strategy="fsdp,zero3", workers=1).choice()
+    assert min(of.costs[1] for of in choice.close) < choice.point.costs[1]
+    assert choice.by[-1] == "needs less memory than faster ones like it"
+
+
 @pytest.mark.parametrize(
     ("cluster", "gpus", "resolution", "strategy", "decided"),
     [

@@ -382,6 +382,7 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --resolution 512x", "is '512x', must be pixels such as 1024, or width and "),
     ("run --model sd21 --strategy ddp --resolution \u0665\u0661\u0662", "', must be pixels such as 1024, or width"),
     ("run --model sd21 --strategy ddp --resolution=-512", "-512', must be pixels such as 1024, or width and "),
+    ("run --model pixart --strategy single --resolution 720p", "--resolution is 720p, but pixart draws images, must"),
     ("run --model pixart --strategy single --resolution 65536", "4,096 times the pixels of the 1024 of pixart, must"),
     # what-ifs
     (f"{DDP} --link 2x", "--link is '2x', must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -225,6 +226,7 @@ def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_f
     (question,) = found.to_json()["compared"]
     assert question["differing"] == {"objective": ["throughput", "memory"]}
     assert "  objective: throughput -> memory\n  best of each: ddp on 8 GPUs: " in str(found)
+    assert re.search(r"\([\d,]+\.\d ms\) -> gpipe .* \([\d,]+\.\d ms\)$", str(found), re.MULTILINE)
     same = sim.compare(*(sim.sweep("sd21", objective="memory", **given) for _ in range(2)))
     assert "objective" not in str(same) and "  best: gpipe on 8 GPUs: " in str(same)
 

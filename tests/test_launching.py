@@ -46,6 +46,13 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     assert all(Template(text).is_valid() for text in texts)
 
 
+def test_without_a_strategy_the_best_of_a_sweep_is_launched():
+    asked = {"model": "pixart", "cluster": "a100-nvlink-8", "gpus": 2, "steps": 4}
+    start, best = sim.launch(**asked), sim.sweep(**asked, workers=1).best
+    assert (start.text, start.files) == (sim.launch(best).text, sim.launch(best).files)
+    assert start.remarks[0] == f"the best of a sweep: {command_of(best)}"
+
+
 # Rules
 
 

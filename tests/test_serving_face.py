@@ -9,6 +9,7 @@ import pytest
 import sim
 from sim.cli.main import main
 from sim.report.serving import places
+from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 
 SERVICE = "height,width,frames,steps,gpus,batch,seconds\n" + "".join(
@@ -141,6 +142,7 @@ def test_a_curve_has_ten_rates_of_each_plan_and_is_drawn(capsys, files):
     rates = [row["rate_per_s"] for row in json.loads(out) if row["plan"]["replicas"] == "2x1"]
     assert code == 0
     assert rates == pytest.approx([0.1 + 0.3 / 9 * step for step in range(10)])
+    assert ServingOptions(rate="6-24/min").rates == ServingOptions(rate="360-1440/h").rates == (0.1, 0.4)
     assert (files / "curve.png").stat().st_size > 10_000
     page = (files / "r.html").read_text("utf-8")
     assert page.count("data:image/svg+xml") == 4
@@ -233,6 +235,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
     ("words", "says"),
     [
         ("--rate 0", "--rate is '0', must be a number above 0"),
+        ("--rate 9/day", "--rate is '9/day', must be a second, or such as 20/h or 5/min"),
         ("--rate 1 --slo 0", "--slo is '0', must be a number above 0"),
         (
             "--rate 1 --slo 0.1",

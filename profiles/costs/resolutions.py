@@ -23,6 +23,8 @@ from profiles.machines.devices import Device
 from profiles.units import FloatArray
 
 SIDE: Final = re.compile(r"[1-9]\d{0,11}", re.ASCII)
+LINES: Final = {"480p": ("832x480",), "720p": ("1280x720", "1280x704"), "1080p": ("1920x1088",)}
+"""Sizes of wide videos by name: a model's reference of such a height, else the first of whole multiples."""
 
 
 def sides_of(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
@@ -32,6 +34,20 @@ def sides_of(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
         rule = "must be pixels such as 1024, or width and height such as 1280x1920"
         raise wrong("resolution", f"is {shown(resolution)}, {rule}")
     return int(sides[-1]), int(sides[0])
+
+
+def named_size(model: Model, resolution: Any) -> Any:  # noqa: ANN401
+    """The resolution that a name such as 720p stands for on a model of videos; any other as it is."""
+    if not isinstance(resolution, str) or resolution not in LINES:
+        return resolution
+    if not model.draws_videos:
+        rule = "must be pixels such as 1024: sizes with such names are of videos"
+        raise wrong("resolution", f"is {resolution}, but {model.name} draws images, {rule}")
+    sizes = list(map(sides_of, LINES[resolution]))
+    if model.height in (height for height, _ in sizes):
+        return in_words(model.height, model.width)
+    whole = (sides for sides in sizes if not any(side % model.multiple for side in sides))
+    return in_words(*next(whole, sizes[0]))
 
 
 def in_words(height: int, width: int) -> str:

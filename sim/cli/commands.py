@@ -166,6 +166,7 @@ def _steps_words(trace: Any) -> str:  # noqa: ANN401
 def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim launch``."""
     add_question(parser, words, "this run")
+    next(action for action in parser._actions if action.dest == "strategy").required = False
     text = "what `sim run --json` printed, in place of flags; - is standard input"
     parser.add_argument("--result", metavar="FILE", help=text)
     text = "write all files that start it into this folder; run.sh does (default: print the main one)"

@@ -112,7 +112,9 @@ def add_question(
     add("--gpus", help=f"GPUs in all{gpus} (default: {default})", **several)
     add("--batch-size", type=integer, help="; or ".join(TASKS[task].batch for task in tasks))
     absent: Any = {"default": argparse.SUPPRESS}
-    pixels = "1024, or 1280x1920: width x height (default: the model's reference)"
+    pixels = (
+        "1024, or 1280x1920: width x height; of videos 480p, 720p or 1080p (default: the model's reference)"
+    )
     add("--resolution", metavar="PIXELS", help=pixels, **absent)
     for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:

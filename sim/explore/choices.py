@@ -86,7 +86,7 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
         by += [words] * (len(kept) < len(left))
         left = kept
     alike = [point for point in left if tied(point, left[0])]
-    point = min(alike, key=lambda point: int(point.costs[1] / GIB))
+    point = min(alike, key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
         return *(fact(one, scenario) for fact in PREFERRED.values()), one.score(objective), *one.costs
@@ -94,7 +94,13 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     most = worth(point)
     better = [of for of in good if all(a <= b for a, b in zip(worth(of), most, strict=True))]
     point = min(better, key=worth)
-    return Choice(point, best, tuple(close), (*by, *["needs the least memory"] * (point is not left[0])))
+    least = all(point.costs[1] <= of.costs[1] for of in close)
+    words = "needs the least memory" if least else "needs less memory than faster ones like it"
+    return Choice(point, best, tuple(close), (*by, *[words] * (_whole_gib(point) < _whole_gib(left[0]))))
+
+
+def _whole_gib(point: Point) -> int:
+    return int(point.costs[1] / GIB)
 
 
 def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Point | None:

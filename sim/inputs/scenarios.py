@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.checks import is_one_of, plain_value
-from profiles.costs.resolutions import check_whole_tokens, in_words, sides_of
+from profiles.costs.resolutions import check_whole_tokens, in_words, named_size, sides_of
 from profiles.errors import DiffusimWarning, InputError, near_or_all, shown, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
@@ -177,6 +177,8 @@ def scenario_of(request: Request) -> AnyScenario:
     rest = (model_name, cluster_name, stack, stack_name)
     options = {name: plain_value(request.options.get(name)) for name in TASKS[task].options}
     options = {name: value for name, value in options.items() if value is not None}
+    if resolution is not None:
+        options["resolution"] = named_size(model, plain_value(resolution))
     batch_size = request.options.get("batch_size")
     scenario: AnyScenario
     if task == "train":

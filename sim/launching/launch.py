@@ -8,7 +8,7 @@ import json
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, prod
 from os import PathLike
@@ -26,12 +26,13 @@ from profiles.outputs import check_new, write_files
 from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
-from sim.api import run
+from sim.api import run, sweep
 from sim.explore.legality import COMPILED, TIMED, case_of, first_runtime, needed
 from sim.explore.points import Point
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.outcomes.results import Result
 from sim.outcomes.schedules import written
+from sim.report.results import command_of
 from sim.report.views import Scaling, Sweep
 from strategies.orders.whole import order_of
 from strategies.parameters import options_of
@@ -306,7 +307,7 @@ def launch(
 
     Args:
         model: as of ``run``; or a result, which says all but the runtime, or a sweep, whose best is meant.
-        strategy: as of ``run``.
+        strategy: as of ``run``; without one the best point of a sweep is meant.
         cluster: as of ``run``.
         gpus: as of ``run``.
         runtime: its name; by default the first that runs the point.
@@ -320,6 +321,7 @@ def launch(
         of_point = "; of a point give its result: sweep.result_of(point)" * isinstance(model, Point)
         rule = f"must be a model with a strategy, a result or a sweep{of_point}"
         raise InputError(f"model is {shown(model)}, {rule}")
+    said: tuple[str, ...] = ()
     if isinstance(model, Result | Sweep | Scaling):
         result = model if isinstance(model, Result) else model.best
         arguments = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **options}
@@ -330,10 +332,12 @@ def launch(
                 f"the result of {result.title} came from another process: give its model and strategy"
             )
     elif strategy is None:
-        raise InputError("`strategy` must be given, or a result in place of all, such as sweep.best")
+        result = sweep(model, cluster, gpus, runtime=runtime, **options).best
+        said = (f"the best of a sweep: {command_of(result)}",)
     else:
         result = run(model, strategy, cluster, gpus, runtime=runtime, **options)
-    return launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
+    start = launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
+    return replace(start, remarks=(*said, *start.remarks))
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:

@@ -12,8 +12,10 @@ from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
+from sim.outcomes.tasks import TASKS
 from sim.report.blocks import WIDEST, Block, Column, Table, html, text
 from sim.report.frames import frame_of, rows
+from sim.report.numbers import timed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -278,8 +280,8 @@ def _blocks(one: Comparison) -> Iterator[Block]:
     if largest := one.moved[:SHOWN]:
         columns = [
             Column("point", [str(of.key) for of in largest], words=True),
-            Column("before", [f"{of.before_s:.6g} s" for of in largest]),
-            Column("after", [f"{of.after_s:.6g} s" for of in largest]),
+            Column("before", [_timed(one.before, of.before_s) for of in largest]),
+            Column("after", [_timed(one.after, of.after_s) for of in largest]),
             Column("change", [f"{of.change:+.2%}" for of in largest]),
             Column("rank", [" -> ".join(map(str, dict.fromkeys(of.ranks))) for of in largest]),
         ]
@@ -301,4 +303,9 @@ def _reasons(one: Comparison) -> Sequence[str]:
 
 def _best(record: Recorded) -> str:
     key = record.winner
-    return "none" if key is None else f"{key} ({record.points[key].seconds:.6g} s)"
+    return "none" if key is None else f"{key} ({_timed(record, record.points[key].seconds)})"
+
+
+def _timed(record: Recorded, seconds: float | None) -> str:
+    """Return seconds of a record in the unit in which panels tell them."""
+    return timed(seconds or 0.0, TASKS[record.asked["task"]].unit)

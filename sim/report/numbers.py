@@ -27,10 +27,14 @@ def milliseconds(seconds: float) -> str:
     return f"{value:.3g} ms" if 0 < value < 10 else f"{value:,.1f} ms"
 
 
+def timed(seconds: float, unit: str) -> str:
+    """Return a time in words in a unit: ms, or one of seconds."""
+    return milliseconds(seconds) if unit == "ms" else f"{seconds:,.3f} {unit}"
+
+
 def duration(result: Result) -> str:
     """Return the duration of a result in the unit of its task."""
-    seconds = result.expected.duration_s
-    return f"{seconds:,.3f} s" if unit_of(result) == "s" else milliseconds(seconds)
+    return timed(result.expected.duration_s, unit_of(result))
 
 
 def unit_of(result: Result) -> str:

@@ -23,7 +23,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import MESSAGE, Way, awaited_s, between_nodes, collective_s, members
 from sim.report.changes import swept
-from sim.report.numbers import duration, plain, unit_of
+from sim.report.numbers import duration, plain, timed, unit_of
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
@@ -183,7 +183,7 @@ def _slowed_reason(main: Replayed, slowed: float, result: Result) -> Iterator[st
     awaited, numbers = awaited_s(trace), _numbers(trace)
     beside_s = {way: collective_s(trace, of_way) - awaited.get(way, 0.0) for way, of_way in numbers.items()}
     most = max(beside_s, key=lambda way: beside_s[way])
-    lost = _time_words(slowed * result.expected.duration_s, unit_of(result))
+    lost = timed(slowed * result.expected.duration_s, unit_of(result))
     yield f"overlapped {_way_words(trace, most)} slows compute by {slowed:.0%} of the time ({lost})"
 
 
@@ -263,14 +263,10 @@ def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Po
     more_s = {name: theirs[name] - ours[name] for name in ours}
     least_s = LEAST_PART * fsum(map(abs, more_s.values()))
     return ", ".join(
-        f"{_time_words(abs(more_s[name]), unit)} {'less' if more_s[name] < 0 else 'more'} {PARTS.get(name, name)}"
+        f"{timed(abs(more_s[name]), unit)} {'less' if more_s[name] < 0 else 'more'} {PARTS.get(name, name)}"
         for name in sorted(more_s, key=lambda one: -more_s[one])
         if abs(more_s[name]) > least_s
     )
-
-
-def _time_words(seconds: float, unit: str) -> str:
-    return f"{seconds * 1e3:,.1f} ms" if unit == "ms" else f"{seconds:,.3f} {unit}"
 
 
 def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:

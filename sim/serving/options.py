@@ -16,6 +16,8 @@ MOST_BATCH: Final = 64
 """Requests of one batch; more are no longer faster a request, and each size is simulated."""
 REQUESTS: Final = 2000
 """Requests that arrive where no duration is given: their p99 is the twentieth slowest."""
+PER_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600}
+"""Seconds of what a rate is per, by its unit."""
 NUMBERS: Final = ("rate", "slo", "price")
 """Options that are numbers or words."""
 POOLS: Final = ("encoder", "denoiser", "decoder")
@@ -27,7 +29,7 @@ class ServingOptions:
     """What is asked about serving, beside the model, the cluster and how it samples."""
 
     # fmt: off
-    rate: float | str | None = option(None, "requests a second, or 0.5-4 for a curve of ten points", metavar="PER_S")
+    rate: float | str | None = option(None, "requests a second, or 20/h, 5/min; 0.5-4 for a curve of ten points", metavar="PER_S")
     slo: float | str | None = option(
         None, "seconds from arrival to image, or 3x those alone on the fewest GPUs (of the first cluster)",
         metavar="SECONDS")
@@ -94,8 +96,11 @@ class ServingOptions:
         """The lowest and the highest rate, one of a curve or both the same; None where none is given."""
         if self.rate is None:
             return None
-        parts = re.split(r"(?<=[^eE])-", self.rate, maxsplit=1) if isinstance(self.rate, str) else [self.rate]
-        first, last = positive("rate", parts[0]), positive("rate", parts[-1])
+        span, _, unit = self.rate.partition("/") if isinstance(self.rate, str) else (self.rate, "", "")
+        if unit not in PER_S:
+            raise wrong("rate", f"is {shown(self.rate)}, must be a second, or such as 20/h or 5/min")
+        parts = re.split(r"(?<=[^eE])-", span, maxsplit=1) if isinstance(span, str) else [span]
+        first, last = (positive("rate", part) / PER_S[unit] for part in (parts[0], parts[-1]))
         if last < first:
             raise wrong("rate", f"is {shown(self.rate)}, must go from the lower to the higher")
         return first, last
