@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 
 class Shape(NamedTuple):
@@ -23,6 +23,10 @@ class Shape(NamedTuple):
         return f"{sides}{f' x {self.frames} frames' if self.frames > 1 else ''}, {self.steps} steps"
 
 
+PARTS: Final = ("encode", "denoise", "decode")
+"""Parts of a request, in the order in which they run."""
+
+
 class Times(NamedTuple):
     """Seconds of a batch: of its text encoders, of one denoising step, and of its decoder."""
 
@@ -33,6 +37,12 @@ class Times(NamedTuple):
     def run_s(self, shape: Shape) -> float:
         """Seconds from the encoders to the image."""
         return self.encode_s + shape.steps * self.step_s + self.decode_s
+
+    def only(self, parts: Sequence[str], scale: float = 1.0) -> "Times":
+        """Return the seconds of some parts, those of the others none, all times a factor."""
+        if scale == 1 and len(parts) == len(PARTS):
+            return self
+        return Times(*(scale * seconds * (part in parts) for part, seconds in zip(PARTS, self, strict=True)))
 
 
 @dataclass(slots=True, eq=False)

@@ -90,16 +90,6 @@ def test_what_a_request_asks_for_does_not_depend_on_when_it_comes():
         assert abs(np.corrcoef(gaps, kinds_of)[0, 1]) < 4 / len(gaps) ** 0.5
 
 
-def test_a_replica_serves_once_it_has_loaded_its_model(table):
-    plain = ask(table, gpus=1, rate=0.1, slo=9, arrivals="uniform", duration=400).best
-    loading = ask(table, gpus=1, rate=0.1, slo=9, arrivals="uniform", duration=400, loading=32).best
-    assert plain.latencies_s == pytest.approx([4.0] * 36)
-    assert loading.latencies_s[:6] == pytest.approx([26.0, 20.0, 14.0, 8.0, 4.0, 4.0])
-    assert loading.attainment == pytest.approx(36 / 39)
-    clients = ask(table, gpus=1, arrivals="closed:2", slo=99, duration=60, loading=32).best
-    assert clients.latencies_s[:3] == pytest.approx([36.0, 40.0, 8.0])
-
-
 POOLS = {"gpus": 4, "pools": "encoder=1,denoiser=2,decoder=1", "rate": 0.02, "policy": "fcfs", "steps": 28}
 
 

@@ -250,7 +250,7 @@ def _limit(found: Serving) -> tuple[float, Plan]:
         first.setdefault((of.plan.replicas, of.plan.max_batch == 1), of)
     for of in first.values():
         has_slo = of.attainment is not None
-        question = replace(found.question_of(of.plan), least=0 if found.options.loading else REQUESTS)
+        question = replace(found.question_of(of.plan), least=REQUESTS)
         rate = question.capacity_per_s(of.plan, best[0]) if has_slo else of.ceiling_per_s
         best = (rate, of.plan) if rate > best[0] else best
     return best

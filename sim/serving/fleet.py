@@ -9,17 +9,14 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import accumulate, count, pairwise, product
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import simpy
 
 from profiles.errors import InfeasibleError, InputError, counted, shown
 from profiles.mappings import FrozenMapping
-from strategies.policy import ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
+from strategies.policy import PARTS, ElasticPolicy, Fleet, Job, Policy, Replica, Run, Shape, Times
 from strategies.serving.fcfs import FirstComeFirstServed
-
-PARTS: Final = ("encode", "denoise", "decode")
-"""Parts of a request, in the order in which they run."""
 
 
 class Service(ABC):
@@ -30,7 +27,11 @@ class Service(ABC):
         """Return the seconds of a batch on so many GPUs."""
 
     def handover_s(self, gpus: int, shape: Shape) -> float:
-        """Return the seconds until a request that moves, or whose GPUs change, goes on."""
+        """Return the seconds until a request that moves, or whose GPUs change, goes on: those of its latents.
+
+        Setting up groups takes none, an assumption: all groups of neighbours (15 in a node of 8 GPUs) are taken to be
+        made when the fleet starts, as TetriServe (arXiv 2510.01565) says that it does.
+        """
         return 0.0
 
     def of(self, parts: tuple[str, ...]) -> "Service":
@@ -73,7 +74,6 @@ class Plan:
         max_batch: requests that may share a batch.
         batch_wait_s: seconds that the first of a batch waits for others.
         degrees: GPUs on which an elastic policy may run one request.
-        loading_s: seconds from the start until replicas have loaded the model, before which nothing runs.
         size: GPUs of each of as many replicas as there is room for; or of each of some that are given.
         cluster: its name; empty where service times are from a table.
         strategy: sampler of its largest replicas; ``parameters`` are its own.
@@ -86,7 +86,6 @@ class Plan:
     max_batch: int = 1
     batch_wait_s: float = 0.0
     degrees: tuple[int, ...] = (1,)
-    loading_s: float = 0.0
     size: int | tuple[int, ...] = 1
     cluster: str = ""
     strategy: str = ""
@@ -160,10 +159,8 @@ class _Station(Fleet):
         self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
         self.parts = plan.pools[number].parts
         self.whole = self.parts == PARTS
-        self.as_is = self.whole and replay.scale == 1
         self.service, self.degrees = replay.service.of(self.parts), plan.degrees
         self.known: dict[Shape, dict[int, Times]] = {}
-        self.moves: dict[tuple[int, Shape], float] = {}
         self.policy: Policy = FirstComeFirstServed()
         if "denoise" in self.parts:
             self.policy, self.max_batch = plan.policy, plan.max_batch
@@ -176,11 +173,7 @@ class _Station(Fleet):
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Return the seconds of a batch on so many GPUs, of the parts that run here."""
-        times = self.service.times(gpus, shape, batch)
-        if self.as_is:
-            return times
-        factors = (self.replay.scale * (part in self.parts) for part in PARTS)
-        return Times(*(factor * seconds for factor, seconds in zip(factors, times, strict=True)))
+        return self.service.times(gpus, shape, batch).only(self.parts)
 
     def choices(self, shape: Shape) -> Mapping[int, Times]:
         """Return the seconds of a request of a shape by degree, the lowest first, where it fits."""
@@ -191,16 +184,6 @@ class _Station(Fleet):
                 with suppress(InfeasibleError):
                     known[gpus] = self.times(gpus, shape)
         return known
-
-    def move_s(self, gpus: int, shape: Shape) -> float:
-        """Seconds until a request that moves to so many GPUs goes on: those of its latents.
-
-        Setting up groups takes none, an assumption: all groups of neighbours (15 in a node of 8 GPUs) are taken to be
-        made when the fleet starts, as TetriServe (arXiv 2510.01565) says that it does.
-        """
-        if (gpus, shape) not in self.moves:
-            self.moves[gpus, shape] = self.service.handover_s(gpus, shape)
-        return self.moves[gpus, shape]
 
     def seconds(self, run: Run, gpus: int) -> float:
         """Seconds of a run: encoders of those that are fresh, its steps, and the decoder of those that end."""
@@ -236,7 +219,7 @@ class _Station(Fleet):
         """Start a run; return the event of its end, until which requests that move there are waited for."""
         seconds, now = self.seconds(run, len(gpus)), self.env.now
         if any(job.place not in (None, place) for job in run.jobs):
-            seconds += self.move_s(len(gpus), run.jobs[0].shape)
+            seconds += self.service.handover_s(len(gpus), run.jobs[0].shape)
         for job in run.jobs:
             if job.start_s == inf:
                 job.start_s = now
@@ -340,7 +323,7 @@ class _Elastic(_Station):
         self.queues = [self.queue]
         self.running = 0
         self.round_s = self.policy.round_s(self, replay.shapes)
-        moves_s = (self.move_s(max(self.degrees), shape) for shape in replay.shapes)
+        moves_s = (self.service.handover_s(max(self.degrees), shape) for shape in replay.shapes)
         self.tick_s = self.round_s * (1 + 1e-7) + max(moves_s, default=0.0)  # more than rounding takes
         self.began_s = 0.0
         self.tick: simpy.Event | None = None
@@ -415,7 +398,7 @@ class Replay:
 
     Args:
         jobs: requests in the order of their arrival.
-        service: how long things take; all of it times ``scale``.
+        service: how long things take.
         clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.
         recorded: whether the log says what ran where.
         may_miss: requests arriving from ``counted_from_s`` on that may miss their deadline before the run is given up.
@@ -427,7 +410,6 @@ class Replay:
         jobs: Iterable[Job],
         service: Service,
         *,
-        scale: float = 1.0,
         clients: int = 0,
         until_s: float = inf,
         recorded: bool = False,
@@ -435,7 +417,7 @@ class Replay:
         counted_from_s: float = 0.0,
     ) -> None:
         self.env, self.log, self.plan, self.service = simpy.Environment(), Log(), plan, service
-        self.scale, self.recorded, self.until_s = scale, recorded, until_s
+        self.recorded, self.until_s = recorded, until_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
         self.stations: list[_Fixed | _Elastic] = []
@@ -469,8 +451,8 @@ class Replay:
     def _arrive(self) -> Generator[simpy.Event]:
         env, submit = self.env, self.stations[0].submit
         for job in self.waiting:
-            if max(job.arrival_s, self.plan.loading_s) > env.now:
-                yield env.timeout(max(job.arrival_s, self.plan.loading_s) - env.now)
+            if job.arrival_s > env.now:
+                yield env.timeout(job.arrival_s - env.now)
             submit(job)
 
     def _ask_next(self) -> None:
@@ -479,16 +461,13 @@ class Replay:
         if job is not None:
             job.deadline_s += self.env.now - job.arrival_s
             job.arrival_s = job.ready_s = float(self.env.now)
-            if (loading_s := self.plan.loading_s - self.env.now) > 0:
-                self.env.timeout(loading_s).callbacks.append(lambda _: self.stations[0].submit(job))
-            else:
-                self.stations[0].submit(job)
+            self.stations[0].submit(job)
 
     def passed(self, job: Job, station: int) -> None:
         """Hand a request over to the next pool, or let it be complete."""
         if station + 1 < len(self.stations):
             job.steps_left, job.place, after = job.shape.steps, None, self.stations[station + 1]
-            move_s = after.move_s(1, job.shape)
+            move_s = after.service.handover_s(1, job.shape)
             job.ready_s = self.env.now + move_s
             self.env.timeout(move_s).callbacks.append(lambda _: after.submit(job))
             return

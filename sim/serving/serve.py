@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
-from sim.serving.fleet import PARTS, Plan, Pool, Replay, TooManyMissedError
+from sim.serving.fleet import Plan, Pool, Replay, TooManyMissedError
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import REQUESTS, ServingOptions
 from sim.serving.outcomes import Outcome
 from sim.serving.service import Site
-from strategies.policy import ElasticPolicy, Job, Policy, Shape
+from strategies.policy import PARTS, ElasticPolicy, Job, Policy, Shape
 
 CAPS: Final = (2, 4, 8)
 """Batch caps that are tried where none is given."""
@@ -34,7 +34,6 @@ class Question:
         kinds: classes of requests; of a trace those that occur.
         trace: requests as they arrived.
         gpus: numbers of GPUs of the fleet: one, or a span of which the fewest that hold are wanted.
-        scale: factor on all service times.
         least: requests that arrive in each run at least.
     """
 
@@ -44,7 +43,6 @@ class Question:
     kinds: tuple[Kind, ...]
     trace: Trace | None
     gpus: Sequence[int]
-    scale: float = 1.0
     least: int = 0
 
     @property
@@ -91,8 +89,8 @@ class Question:
         degrees = tuple(of for of in self.site.samplers if of <= max(replicas))
         degree = max(degrees, default=replicas[0])
         return Plan(
-            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees, options.loading,
-            size, self.site.name, *self.site.samplers.get(degree, ("", {})), degree,
+            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees, size,
+            self.site.name, *self.site.samplers.get(degree, ("", {})), degree,
         )  # fmt: skip
 
     def ceiling_per_s(self, plan: Plan) -> float:
@@ -129,12 +127,7 @@ class Question:
         except InfeasibleError as error:
             self.site.impossible[str(error)] = None
             return inf
-        steps = 1, shape.steps, 1
-        each = [
-            sum(n * of for n, of, part in zip(steps, every, PARTS, strict=True) if part in parts) / size
-            for size, every in times.items()
-        ]
-        return self.scale * min(each)
+        return min(every.only(parts).run_s(shape) / size for size, every in times.items())
 
     def load(self, rate_per_s: float, plan: Plan) -> Load:
         """Return the requests of a run at a rate."""
@@ -169,12 +162,11 @@ class Question:
         )
 
     def _replay(self, plan: Plan, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
-        until_s = load.duration_s
-        return Replay(plan, jobs, self.site, scale=self.scale, clients=load.clients, until_s=until_s, **rules)
+        return Replay(plan, jobs, self.site, clients=load.clients, until_s=load.duration_s, **rules)
 
     def _warmup_s(self, load: Load) -> float:
-        """Return the seconds whose requests are not counted; none where what happens at the start is asked."""
-        return 0.0 if self.trace is not None or self.options.loading else WARMUP * load.duration_s
+        """Return the seconds whose requests are not counted; none of a trace."""
+        return 0.0 if self.trace is not None else WARMUP * load.duration_s
 
     def holds(self, plan: Plan, rate_per_s: float) -> bool:
         """Return whether a plan holds the SLO at a rate; a run ends once too many requests missed it."""
@@ -191,9 +183,7 @@ class Question:
     def late_alone(self, plan: Plan) -> list[tuple[Kind, float]]:
         """Return the classes that miss their SLO on an idle fleet, with their seconds on its fastest replica."""
         sizes = plan.degrees if plan.elastic else plan.sizes
-        alone = [
-            (of, self.scale * min(self.site.run_s(gpus, of.shape) for gpus in sizes)) for of in self.kinds
-        ]
+        alone = [(of, min(self.site.run_s(gpus, of.shape) for gpus in sizes)) for of in self.kinds]
         return [] if plan.stages else [(of, seconds) for of, seconds in alone if seconds > of.slo_s]
 
     def capacity_per_s(self, plan: Plan, least_per_s: float = 0.0) -> float:
@@ -215,7 +205,7 @@ class Question:
     def scaled(self, factor: float, draw: int = 0) -> "Question":
         """Return the question where everything takes so many times as long, or with another draw of the requests."""
         options = replace(self.options, seed=self.options.seed + draw)
-        return replace(self, options=options, scale=self.scale * factor)
+        return replace(self, options=options, site=self.site.scaled(factor))
 
     def fewest(self, like: Plan, rate_per_s: float) -> Plan | None:
         """Return the plan like another on the fewest GPUs that hold the SLO at a rate, by bisection; None of none."""

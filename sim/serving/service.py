@@ -1,11 +1,12 @@
 """Service times: how long a batch of a shape takes on so many GPUs, by the simulator or as somebody measured."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted
@@ -19,9 +20,9 @@ from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result, missing_memory
 from sim.outcomes.runs import parameters_of, run_point
-from sim.serving.fleet import PARTS, Service
+from sim.serving.fleet import Service
 from sim.serving.options import MOST_BATCH
-from strategies.policy import Shape, Times
+from strategies.policy import PARTS, Shape, Times
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
@@ -43,6 +44,7 @@ class Site(Service):
         price: dollars a GPU-hour.
         impossible: what cannot be, in words, as it was found.
         results: of batches that were simulated, by GPUs, shape and requests.
+        scale: factor on all seconds of a batch.
         most_batch: requests up to which all batches are known.
     """
 
@@ -57,7 +59,31 @@ class Site(Service):
         self.price: float | None = None
         self.impossible: dict[str, None] = {}
         self.results: dict[tuple[int, Shape, int], Result] = {}
+        self.scale = 1.0
+        self.known: dict[tuple[int, Shape, int], Times] = {}
         self.most_batch = MOST_BATCH
+
+    @abstractmethod
+    def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
+        """Return the seconds of a batch on so many GPUs, whatever the scale."""
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Return the seconds of a batch on so many GPUs.
+
+        Raises:
+            InfeasibleError: it does not fit, or the sampler cannot divide it.
+        """
+        times = self.known.get((gpus, shape, batch))
+        if times is None:
+            times = self.unscaled(gpus, shape, batch).only(PARTS, self.scale)
+            self.known[gpus, shape, batch] = times
+        return times
+
+    def scaled(self, factor: float) -> Self:
+        """Return the site where every batch takes so many times as long."""
+        one = copy(self)
+        one.scale, one.known = self.scale * factor, {}
+        return one
 
     def band(self, gpus: int) -> Band:
         """Return the factors on the seconds of a replica between which eight of ten measured ones lie."""
@@ -90,21 +116,10 @@ class Simulated(Site):
         super().__init__(scenario.cluster.name, named, scenario.cluster.devices_per_node, fastest)
         self.parts: tuple[str, ...] = PARTS
         self.scenario, self.points = scenario, samplers
-        self.pools: dict[tuple[str, ...], Simulated] = {PARTS: self}
-        self.known: dict[tuple[int, Shape, int], Times] = {}
+        self.moves: dict[Shape, float] = {}
 
-    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Return the seconds of a batch on so many GPUs.
-
-        Raises:
-            InfeasibleError: it does not fit, or the sampler cannot divide it.
-        """
-        times = self.known.get((gpus, shape, batch))
-        if times is None:
-            times = self.known[gpus, shape, batch] = self._times(gpus, shape, batch)
-        return times
-
-    def _times(self, gpus: int, shape: Shape, batch: int) -> Times:
+    def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
+        """Return the seconds of a batch on so many GPUs, which hold the weights of their parts."""
         if gpus not in self.points:
             raise InfeasibleError(f"a replica of {counted(gpus, 'GPU')}: no sampler fits")
         result = self.result(gpus, shape, batch)
@@ -120,10 +135,11 @@ class Simulated(Site):
 
     def of(self, parts: tuple[str, ...]) -> "Simulated":
         """Return the service of GPUs that run some parts of requests alone, and hold the weights of these."""
-        if parts not in self.pools:
-            one = self.pools[parts] = copy(self)
-            one.parts, one.known = parts, {}
-        return self.pools[parts]
+        if parts == self.parts:
+            return self
+        one = self.scaled(1.0)
+        one.parts = parts
+        return one
 
     def _peak_bytes(self, result: Result) -> float:
         """Return the peak memory of a GPU; in a pool that of its parts, without the weights of the others."""
@@ -153,8 +169,10 @@ class Simulated(Site):
 
     def handover_s(self, gpus: int, shape: Shape) -> float:
         """Return the seconds in which the latents of a request reach other GPUs of its node."""
-        scene, link = at_shape(self.scenario, shape, 1, 1), self.scenario.cluster.intra_node
-        return scene.latent_bytes / link.bandwidth_bytes_per_s + link.latency_s
+        if shape not in self.moves:
+            scene, link = at_shape(self.scenario, shape, 1, 1), self.scenario.cluster.intra_node
+            self.moves[shape] = scene.latent_bytes / link.bandwidth_bytes_per_s + link.latency_s
+        return self.moves[shape]
 
 
 class Tabled(Site):
@@ -169,7 +187,7 @@ class Tabled(Site):
         while cases and all((*case, self.most_batch + 1) in rows for case in cases):
             self.most_batch += 1
 
-    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+    def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
         """Return the seconds of a batch on so many GPUs, spread over its steps."""
         seconds = self.rows.get((gpus, shape._replace(guidance=""), batch))
         if seconds is None:
