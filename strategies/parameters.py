@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields, replace
+from functools import partial
 from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
@@ -124,70 +125,37 @@ def titles(workload: Any) -> dict[str, str]:
     return words
 
 
-def pipeline_degree() -> Any:
-    """The field for the positions of one pipeline."""
-    return parameter(2, "positions (devices in line) of one pipeline")
-
-
-def micro_batches() -> Any:
-    """The field for the number of micro-batches."""
-    return parameter(4, "pieces into which the batch of one pipeline group is cut")
-
-
-def group_size() -> Any:
-    """The field for the GPUs of one pipeline group."""
-    return parameter(
-        None, "GPUs of one pipeline group (default: the pipeline degree)", same_as="pipeline_degree"
-    )
-
-
-def p2p() -> Any:
-    """The field for how messages and compute overlap."""
-    return parameter(
-        "overlapped", "whether devices wait for their messages", choices=("overlapped", "blocking")
-    )
-
-
-def warmup_steps() -> Any:
-    """The field for the synchronous steps that a run of a sampler begins with."""
-    return parameter(2, "synchronous steps before stale activations are used", minimum=0)
-
-
-def patches() -> Any:
-    """The field for the patches of a pipeline of patches."""
-    return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
-
-
-def receive() -> Any:
-    """The field for when a device of a pipeline of patches asks for its next patch."""
-    return parameter(
-        "before", "when the next patch is asked for: before or after computing", choices=RECEIVES
-    )
-
-
-def layers() -> Any:
-    """The field for the layers of each stage of a pipeline of patches."""
-    return parameter(None, "layers of each stage, with commas (default: even)", minimum=0, kind=tuple)
-
-
-def optimizer() -> Any:
-    """The field for where the states of the optimizer lie among the replicas of a stage."""
-    return parameter(
-        "replicated",
-        "states and step of the optimizer: all on every replica of a stage, or a part on each (sharded, as Megatron's"
-        " distributed optimizer)",
-        choices=("replicated", "sharded"),
-    )
-
-
-def keys_values() -> Any:
-    """The field for what sequence parallelism does with the keys and values of a layer."""
-    return parameter(
-        "freed",
-        "keys and values of all layers: freed after each layer, as runtimes do, or kept whole on every device, as in"
-        " PipeFusion's first release and its Figure 7",
-        choices=("freed", "kept"),
-    )
+pipeline_degree: Final = partial(parameter, 2, "positions (devices in line) of one pipeline")
+micro_batches: Final = partial(parameter, 4, "pieces into which the batch of one pipeline group is cut")
+group_size: Final = partial(
+    parameter, None, "GPUs of one pipeline group (default: the pipeline degree)", same_as="pipeline_degree"
+)
+p2p: Final = partial(
+    parameter, "overlapped", "whether devices wait for their messages", choices=("overlapped", "blocking")
+)
+warmup_steps: Final = partial(parameter, 2, "synchronous steps before stale activations are used", minimum=0)
+patches: Final = partial(parameter, None, "patches that the image is cut into (default: the pipeline degree)")
+receive: Final = partial(
+    parameter, "before", "when the next patch is asked for: before or after computing", choices=RECEIVES
+)
+layers: Final = partial(
+    parameter, None, "layers of each stage, with commas (default: even)", minimum=0, kind=tuple
+)
+optimizer: Final = partial(
+    parameter,
+    "replicated",
+    "states and step of the optimizer: all on every replica of a stage, or a part on each (sharded, as Megatron's"
+    " distributed optimizer)",
+    choices=("replicated", "sharded"),
+)
+keys_values: Final = partial(
+    parameter,
+    "freed",
+    "keys and values of all layers: freed after each layer, as runtimes do, or kept whole on every device, as in"
+    " PipeFusion's first release and its Figure 7",
+    choices=("freed", "kept"),
+)
+"""Makers of the fields that several strategies have."""
 
 
 def degree(what: str, default: int | None = 1) -> Any:

@@ -146,19 +146,9 @@ def strategies_of(task: str) -> Mapping[str, type[Any]]:
     return {name: cls for name, cls in _installed().items() if cls.task == task}
 
 
-def all_strategies() -> Mapping[str, type[Strategy]]:
-    """Return every training strategy by its name, sorted."""
-    return strategies_of("train")
-
-
-def all_samplers() -> Mapping[str, type[Sampler]]:
-    """Return every sampler by its name, sorted."""
-    return strategies_of("sample")
-
-
 def every_strategy() -> Mapping[str, type[Any]]:
     """Return every strategy by its name: those that train, then those that sample."""
-    return {**all_strategies(), **all_samplers()}
+    return {**strategies_of("train"), **strategies_of("sample")}
 
 
 def class_of(name: str, task: str | None = None) -> type[Any]:
@@ -196,15 +186,3 @@ def make(name: str, parameters: Mapping[str, Any], task: str | None = None) -> A
             rule = f"{near(key, there)}it has {', '.join(there.values()) or 'none'}"
             raise InputError(f"{cls.name} has no parameter `{key}`; {rule}")
     return completed(cls(**parameters))
-
-
-def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
-    """Return a training strategy, as ``make`` does."""
-    strategy: Strategy = make(name, parameters, "train")
-    return strategy
-
-
-def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
-    """Return a sampler, as ``make`` does."""
-    sampler: Sampler = make(name, parameters, "sample")
-    return sampler

@@ -9,7 +9,7 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import main_part, measured_parts, replay_parts
 from sim.outcomes.runs import weigh
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 
 PIPED = {"guidance_degree": 2, "ulysses_degree": 2, "pipeline_degree": 4, "patches": 4}

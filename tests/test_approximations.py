@@ -4,7 +4,7 @@ import json
 
 import sim
 from sim.report.rankings import print_rows_json
-from strategies.registry import all_samplers, make
+from strategies.registry import make, strategies_of
 
 STALE = "18 of 20 steps read activations of the step before"
 ASKED = {"model": "pixart", "cluster": "a100-nvlink-8", "steps": 20}
@@ -27,7 +27,7 @@ def test_a_sampler_says_why_its_image_is_not_that_of_one_gpu():
         "hybrid": {"guidance_degree": 2, "ulysses_degree": 2},
         "usp": {"ulysses_degree": 2, "ring_degree": 2},
     }
-    for name in all_samplers():
+    for name in strategies_of("sample"):
         reason = STALE if name in stale else others.get(name, "")
         assert why(name, 1 if name == "single" else 4, **parameters.get(name, {})) == reason
 

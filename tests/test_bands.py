@@ -25,7 +25,7 @@ from profiles.costs.trust import COLUMNS, TRUST, Errors, Trust, read_trust, trus
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import device_names
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import strategies_of
 
 shares = st.floats(0.0, 1.0)
 spreads = st.floats(0.0, 2.0)
@@ -195,7 +195,7 @@ def test_the_shipped_file_names_strategies_that_exist_each_kind_once():
     keys = [(one.task, one.family, one.kind) for one in trusts]
     assert len(set(keys)) == len(keys)
     for one in trusts:
-        assert set(one.strategies) <= {*all_strategies(), *all_samplers()}
+        assert set(one.strategies) <= {*strategies_of("train"), *strategies_of("sample")}
         assert one.sources
         assert one.models
         assert one.pace.numbers + one.scaling.numbers > 0

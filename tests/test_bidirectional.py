@@ -15,7 +15,8 @@ from strategies.orders.named import chimera_order
 from strategies.orders.problem import evaluate
 from strategies.pipelining.two_way import SPARE, two_way_rows
 from strategies.plans.actions import StageAction, format_order
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import make as make_strategy
+from strategies.registry import strategies_of
 
 
 def both_ways(degree, micro_batches=4, **rest):
@@ -81,11 +82,11 @@ def test_what_two_directions_cannot_share_is_refused(one, degree, count, equatio
 
 
 def test_one_backbone_is_offered_even_numbers_alone(one):
-    offered = list(all_strategies()["bidirectional"].candidates(one(12, 36)))
+    offered = list(strategies_of("train")["bidirectional"].candidates(one(12, 36)))
     assert {strategy.pipeline_degree for strategy in offered} == {2, 4, 6, 12}
     assert all(strategy.micro_batches % 2 == 0 for strategy in offered)
     with pytest.raises(InfeasibleError, match="even number"):
-        all_strategies()["bidirectional"].candidates(one(3, 9))
+        strategies_of("train")["bidirectional"].candidates(one(3, 9))
 
 
 # Several backbones.

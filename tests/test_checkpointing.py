@@ -17,7 +17,7 @@ from sim.outcomes.runs import bound
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.pipelining.footprint import saved_bytes
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 
 HIDDEN, SAVED = 3.0, 100.0

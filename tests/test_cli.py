@@ -16,7 +16,7 @@ from dataclasses import asdict
 import pytest
 
 from sim.inputs.limits import MAX_LISTED, MAX_ORDERED, MAX_SIMULATED, MAX_SWEPT_GPUS, MAX_SWEPT_SAMPLES
-from strategies.registry import all_samplers, all_strategies, make
+from strategies.registry import make, strategies_of
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -99,12 +99,12 @@ def write_model(folder, model, layers):
 
 
 def test_the_help_of_a_strategy_shows_only_what_applies(tell):
-    for name in (*all_strategies(), *all_samplers()):
+    for name in (*strategies_of("train"), *strategies_of("sample")):
         code, text, _ = tell("run", "--strategy", name, "--help")
         assert code == 0
         assert all(f"--{key.replace('_', '-')} " in text for key in asdict(make(name, {})))
         for flag in ("--memory-recipe", "--self-conditioning", "of all GPUs together"):
-            assert (flag in text) == (name in all_strategies())
+            assert (flag in text) == (name in strategies_of("train"))
         assert "--resolution PIXELS" in text
 
 
@@ -115,7 +115,7 @@ def test_the_help_of_a_strategy_shows_only_what_applies(tell):
     "name", ["ddp", "fsdp", "pulse", "diffusionpipe", "single", "ring", "hybrid", "pipefusion"]
 )
 def test_a_result_has_the_public_keys_and_gives_itself_again(ask, name):
-    task = "train" if name in all_strategies() else "sample"
+    task = "train" if name in strategies_of("train") else "sample"
     given = RUN if task == "train" else ("run", *DRAWN, *POINTS.get(name, ()))
     result = ask(*given, "--strategy", name)
     assert list(result) == RESULT_KEYS[task]
@@ -259,7 +259,7 @@ def test_each_phase_has_its_own_files_and_the_steady_steps_the_name_itself(tell,
 def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, task):
     rows = ask("sweep", "--model", "pixart", "--gpus", 2, *arguments)
     assert {row["task"] for row in rows} == {task}
-    assert "--strategy" in arguments or {row["strategy"] for row in rows} == {*all_samplers()}
+    assert "--strategy" in arguments or {row["strategy"] for row in rows} == {*strategies_of("sample")}
 
 
 def test_the_winner_says_how_to_have_it_again_and_leaves_its_trace(tell, ask, elsewhere):
@@ -277,7 +277,7 @@ def test_the_winner_says_how_to_have_it_again_and_leaves_its_trace(tell, ask, el
 
 # Refusals
 
-STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
+STRATEGIES = ", ".join(sorted([*strategies_of("train"), *strategies_of("sample")]))
 
 PIXART = "run --model pixart --cluster a100-nvlink-8"
 DDP = "run --model sd21 --strategy ddp"

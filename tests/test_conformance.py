@@ -15,9 +15,10 @@ from conformance.checks import hold
 from conformance.training_points import Replays
 from conformance.training_scenes import SCENES, build
 
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import make as make_strategy
+from strategies.registry import strategies_of
 
-TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+TRAINING = [name for name, cls in strategies_of("train").items() if cls.task == "train"]
 CHECKS = [*training_work.check, *training_times.check]
 
 SEVERAL = [name for name in SCENES if name.startswith(("two backbones", "cascade"))]

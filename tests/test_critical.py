@@ -10,7 +10,7 @@ from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 POINTS = [
     ("interleaved", {"chunks": 2}),

@@ -13,7 +13,7 @@ from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.plans.actions import format_order
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 FIRST_S, SECOND_S = [0.5, 0.5], [1.0, 1.5, 0.5]
 """Forward seconds per sample of the layers of two backbones: 1 and 3 together; backwards take twice that."""

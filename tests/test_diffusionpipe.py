@@ -9,7 +9,7 @@ from sim.replay.engine import simulate
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 
 

@@ -16,7 +16,7 @@ from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling.patches import DistriFusion
 from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer

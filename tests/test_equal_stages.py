@@ -6,9 +6,10 @@ from profiles.errors import InfeasibleError
 from sim.outcomes.parts import replay
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import make as make_strategy
+from strategies.registry import strategies_of
 
-TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+TRAINING = [name for name, cls in strategies_of("train").items() if cls.task == "train"]
 PIPELINES = [name for name in TRAINING if hasattr(make_strategy(name, {}), "pipeline_degree")]
 ONE_POSITION_REFUSED = ("an odd pipeline_degree in two directions",)
 

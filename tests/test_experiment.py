@@ -4,7 +4,7 @@ import pytest
 
 from sim.outcomes.parts import variants
 from sim.outcomes.runs import bound, run_point
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from sim.outcomes.parts import replay
 from sim.replay.chrome_trace import write_chrome_trace
 from sim.replay.memory import peak_memory_bytes
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 KEYS = {
     "X": {"pid", "tid", "name", "cat", "ts", "dur", "args"},

@@ -18,7 +18,7 @@ from profiles.software.stacks import load_stack, stack_names
 from sim.cli.listing import SHELLS
 from sim.cli.main import COMMANDS
 from sim.report.blocks import Panel, write
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import strategies_of
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -106,7 +106,7 @@ def test_completion_knows_commands_flags_and_names(tell):
     for shell in SHELLS:
         code, out, err = tell("completion", shell)
         assert (code, err) == (0, "")
-        for word in (*words, *device_names(), *all_strategies(), *all_samplers()):
+        for word in (*words, *device_names(), *strategies_of("train"), *strategies_of("sample")):
             assert word in out, word
 
 

@@ -12,9 +12,9 @@ from profiles.machines.clusters import load_cluster
 from strategies.pipelining.frozen import FrozenWork
 from strategies.plans.plan import FilledLayer, Tensors
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import all_strategies
+from strategies.registry import strategies_of
 
-TRAINING = list(all_strategies())
+TRAINING = list(strategies_of("train"))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from sim.outcomes.runs import run_point
 from strategies.patching.frozen import seams, tile_shares, whole_layers
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer
 

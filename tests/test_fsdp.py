@@ -21,7 +21,7 @@ from strategies.pipelining.units import packed_s, unpacked_s
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from validate.equal_blocks import equal_blocks_transformer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InputError
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from validate.running.fully_sharded import RankResult, ShardedTraining, failures, plan_of, run_trainings
 
 pytestmark = pytest.mark.slow

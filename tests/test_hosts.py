@@ -15,7 +15,7 @@ from strategies.patching.builder import SamplingBuilder
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 
 WORK = PatchAction(0, 0, 0)

@@ -11,7 +11,7 @@ from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.orders.named import interleaved_order
 from strategies.plans.actions import format_order
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)

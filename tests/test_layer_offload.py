@@ -8,7 +8,7 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 
 BLOCKS = 57

@@ -15,7 +15,7 @@ from profiles.machines.devices import load_device
 from profiles.software.levers import HALF, SMALLER, device_in, element_bytes, products_in
 from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer
 

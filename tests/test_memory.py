@@ -7,7 +7,7 @@ from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 
 def curve(trace, device):

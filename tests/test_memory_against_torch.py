@@ -36,7 +36,7 @@ from sim.outcomes.parts import replay
 from sim.replay.memory import memory_events
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 
 pytestmark = pytest.mark.slow

@@ -12,14 +12,14 @@ from profiles.machines.devices import device_names
 from profiles.names import ALIASES, aliases, known_name, unknown_name
 from profiles.software.stacks import stack_names
 from sim.serving.inputs import TRAFFIC
-from strategies.registry import all_samplers, all_strategies, policies, strategy_named
+from strategies.registry import policies, strategies_of, strategy_named
 
 NAMES = {
     "model": model_names(),
     "cluster": cluster_names(),
     "device": device_names(),
     "stack": stack_names(),
-    "strategy": [*all_strategies(), *all_samplers()],
+    "strategy": [*strategies_of("train"), *strategies_of("sample")],
     "mix": [path.stem for path in TRAFFIC.glob("*.toml")],
     "policy": [*policies()],
 }

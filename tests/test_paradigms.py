@@ -6,7 +6,7 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.runs import run_point
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling.paradigms import ParaDiGMS
 from validate.equal_blocks import equal_blocks_transformer
 

@@ -9,9 +9,9 @@ import sim
 from profiles.errors import InputError, in_flags
 from strategies import parameters
 from strategies.parameters import completed
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import strategies_of
 
-CLASSES = {**all_strategies(), **all_samplers()}
+CLASSES = {**strategies_of("train"), **strategies_of("sample")}
 DECLARED = [(name, item.name) for name, cls in CLASSES.items() for item in fields(cls)]
 
 

@@ -20,7 +20,7 @@ from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.software.stacks import load_stack
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Cut, Shape
 from strategies.pipelining.units import BUCKET_BYTES
 from strategies.plans.actions import format_order
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from sim.report.plots.charts import scale_logarithmically
 from sim.report.plots.space import ScalingInfo, Winner, WinnersInfo
 from sim.report.plots.sweep import SweepPoint
 from sim.report.plots.timeline import bar_kinds
-from strategies.registry import make_sampler, make_strategy
+from strategies.registry import make as make_sampler
+from strategies.registry import make as make_strategy
 from validate.equal_blocks import equal_blocks_transformer
 
 GIB = 2.0**30

@@ -7,7 +7,7 @@ import pytest
 
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import InputError
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import strategies_of
 from validate.fitting import boxes
 from validate.fitting.boxes import host_rows
 from validate.fitting.boxes import rows as link_rows
@@ -117,7 +117,7 @@ def test_only_independent_numbers_enter_median_and_worst():
 
 def test_every_shipped_strategy_is_of_one_kind():
     names = [name for group in METHODS_OF_KIND.values() for name in group]
-    assert sorted(names) == sorted([*all_strategies(), *all_samplers()])
+    assert sorted(names) == sorted([*strategies_of("train"), *strategies_of("sample")])
     assert kind_of("ring", 8) == "sequence"
     assert kind_of("ddp", 1) == ONE_GPU
     assert kind_of("mine", 8) == OTHER

@@ -10,7 +10,7 @@ from conformance import sampling_points, sampling_scenes, training_points, train
 
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.outcomes.runs import run_point
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import strategies_of
 from validate.equal_blocks import equal_blocks_transformer
 
 POINTS = 16
@@ -88,7 +88,7 @@ def hold_however_reused(anew, points):
 
 @pytest.mark.parametrize("scene", [*TRAINED, "teams"])
 def test_a_reused_training_scenario_answers_as_a_fresh_one(make, scene):
-    strategies = [cls for cls in all_strategies().values() if cls.task == "train"]
+    strategies = [cls for cls in strategies_of("train").values() if cls.task == "train"]
     anew = partial(teams, make) if scene == "teams" else partial(training_scenes.build, make, scene)
     hold_however_reused(anew, sample(strategies, training_points.neighbours, anew()))
 
@@ -97,4 +97,4 @@ def test_a_reused_training_scenario_answers_as_a_fresh_one(make, scene):
 def test_a_reused_sampling_scenario_answers_as_a_fresh_one(make, scene):
     anew = partial(sampling_scenes.build, make, scene)
     neighbours = partial(sampling_points.neighbours, scenario=anew())
-    hold_however_reused(anew, sample(all_samplers().values(), neighbours, anew()))
+    hold_however_reused(anew, sample(strategies_of("sample").values(), neighbours, anew()))

@@ -12,7 +12,7 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from strategies.plans.actions import StageAction
-from strategies.registry import all_strategies
+from strategies.registry import strategies_of
 from validate.__main__ import main
 from validate.running.rank import compare, run_jobs
 from validate.running.training.plans import error_of, prepare
@@ -69,7 +69,7 @@ def mismatch(job, outcome):
 
 def test_sleeping_kernels_run_in_the_order_of_the_simulation(make):
     """Every pipeline on four ranks, whose cores may be two."""
-    model, names = small_model(make), [name for name in all_strategies() if name not in DATA_PARALLEL]
+    model, names = small_model(make), [name for name in strategies_of("train") if name not in DATA_PARALLEL]
     jobs = {name: replace(job_of(model, name, 4, samples=4, sleeping=True), warm_up=0) for name in names}
     assert {name for name, ran in run(jobs).items() if mismatch(*ran) >= ROUNDING} == set()
 

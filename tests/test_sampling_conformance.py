@@ -13,9 +13,9 @@ from conformance.sampling_points import Replays
 from conformance.sampling_scenes import SCENES, build
 
 from strategies.parameters import completed
-from strategies.registry import all_samplers
+from strategies.registry import strategies_of
 
-SAMPLERS = list(all_samplers())
+SAMPLERS = list(strategies_of("sample"))
 CHECKS = [*sampling_work.check, *sampling_times.check]
 
 U_NETS = {name for name in SCENES if name.startswith("u-net")}

@@ -10,7 +10,7 @@ from profiles.units import GIB
 from sim.outcomes.runs import run_point
 from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer
 

@@ -16,10 +16,10 @@ from sim.report.blocks import print_blocks
 from sim.report.frames import rows
 from sim.report.rankings import front, sweep_blocks
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import all_samplers
+from strategies.registry import strategies_of
 from strategies.sampling_scenario import SamplingScenario
 
-SAMPLERS = list(all_samplers())
+SAMPLERS = list(strategies_of("sample"))
 EXACT = (
     "single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid", "naive-patch", "sync-patch", "distrifusion",
 )  # fmt: skip

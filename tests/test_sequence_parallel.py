@@ -15,7 +15,8 @@ from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import all_samplers, make_sampler
+from strategies.registry import make as make_sampler
+from strategies.registry import strategies_of
 from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer
 
@@ -214,7 +215,7 @@ def test_nine_nodes_find_legal_points_for_heads_that_72_does_not_divide(make, he
     for guidance, name in product(("batch", "parallel"), ("usp", "attention2d")):
         workload = SamplingWorkload(72, model.height, model.width, 1, guidance)
         scenario, legal = SamplingScenario(model, cluster, workload), []
-        for sampler in all_samplers()[name].candidates(scenario):
+        for sampler in strategies_of("sample")[name].candidates(scenario):
             try:
                 sampler.bound(scenario)
             except InfeasibleError as error:

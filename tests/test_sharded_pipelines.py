@@ -7,7 +7,8 @@ from profiles.errors import InfeasibleError
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_point
 from sim.replay.memory import resident_bytes
-from strategies.registry import class_of, make_strategy
+from strategies.registry import class_of
+from strategies.registry import make as make_strategy
 
 LAYERS, PARAMETERS = 8, 10**9
 PIPELINES = {"gpipe": {}, "1f1b": {}, "zero-bubble": {}, "interleaved": {"chunks": 2}}

@@ -19,11 +19,12 @@ from sim.outcomes.runs import run_point
 from sim.report.blocks import print_blocks
 from sim.report.rankings import sweep_blocks
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import make as make_strategy
+from strategies.registry import strategies_of
 from strategies.scenario import Scenario
 from strategies.training.replicas import DDP
 
-TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+TRAINING = [name for name, cls in strategies_of("train").items() if cls.task == "train"]
 
 
 @pytest.fixture(scope="module")

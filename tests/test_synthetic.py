@@ -9,7 +9,7 @@ from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 from validate.equal_blocks import equal_blocks_transformer
 

@@ -11,7 +11,7 @@ from sim.report.blocks import print_blocks
 from sim.report.listings import print_listing
 from sim.report.results import result_blocks
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 
 

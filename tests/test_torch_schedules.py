@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from profiles.measuring.launching import launch
 from strategies.orders.named import interleaved_order, zero_bubble_order
 from strategies.plans.actions import format_torch
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 pytestmark = pytest.mark.slow
 

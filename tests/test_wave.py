@@ -9,7 +9,7 @@ from strategies.orders.list_scheduling import lower_bound_s
 from strategies.orders.problem import wave_problem
 from strategies.orders.wave import wave_in_flight, wave_order
 from strategies.plans.actions import format_order
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 
 def symmetric(blocks):

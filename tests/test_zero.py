@@ -12,7 +12,7 @@ from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.pipelining.cutting import cut_units
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from strategies.training.replicas import UNIT_PARAMETERS
 

@@ -8,7 +8,7 @@ from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.orders.named import zero_bubble_order
 from strategies.plans.actions import format_order
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 
 degrees = st.integers(1, 6)
 counts = st.integers(1, 12)

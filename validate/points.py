@@ -20,7 +20,7 @@ from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.registry import make_sampler, make_strategy
+from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 
@@ -64,7 +64,7 @@ def _loaded(value: str | Loaded, load: Callable[[str], Loaded]) -> Loaded:
     return load(value) if isinstance(value, str) else value
 
 
-def asked(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> str:  # noqa: ANN401  as of make_strategy
+def asked(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> str:  # noqa: ANN401  as of make
     """The command that asks ``sim`` for a strategy in a scenario; of a sweep its first line is meant."""
     model, cluster, stack, workload = point.model.name, point.cluster.name, point.stack.name, point.workload
     flags: dict[str, Any] = {"model": model, "cluster": cluster, "gpus": workload.num_gpus}
@@ -82,18 +82,18 @@ def asked(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> s
     )
 
 
-def train(name: str, point: Scenario, **parameters: Any) -> Result:  # noqa: ANN401  as of make_strategy
+def train(name: str, point: Scenario, **parameters: Any) -> Result:  # noqa: ANN401  as of make
     """One iteration of a strategy.
 
     Raises:
         InfeasibleError: the strategy cannot do this.
     """
-    return run_point(make_strategy(name, parameters), point)
+    return run_point(make(name, parameters), point)
 
 
 def replayed(name: str, point: Scenario, **parameters: Any) -> Trace:  # noqa: ANN401  as above
     """The trace of one iteration of a strategy, likewise."""
-    return replay(make_strategy(name, parameters), point)
+    return replay(make(name, parameters), point)
 
 
 def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points
@@ -113,7 +113,7 @@ def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401
 
 def sampled(name: str, point: SamplingScenario, **parameters: Any) -> Trace:  # noqa: ANN401  as above
     """The trace of all denoising steps of a sampler, one after the other."""
-    return simulate(make_sampler(name, parameters).plan(point))
+    return simulate(make(name, parameters).plan(point))
 
 
 def forward_bytes(trace: Trace) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import POSITIVE, check_fields
 from profiles.files import Table, naming_file
 from profiles.machines.law_tables import read_laws
 from profiles.machines.laws import Laws, Rates
@@ -41,9 +40,6 @@ class Device:
     memory_bytes: float | None
     rates: Rates | None
     own_laws: Laws | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(f"device {self.name}", self, memory_bytes=POSITIVE)
 
     @property
     def laws(self) -> Laws | None:

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.checks import POSITIVE_SHARE, SHARE, check_fields
 from profiles.files import Table, naming_file
 from profiles.names import file_of
 from profiles.parsing import parse_toml
@@ -56,9 +55,6 @@ class Shares:
     attention: float = 1.0
     memory: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_fields("rates", self, **dict.fromkeys(RATES, POSITIVE_SHARE))
-
     def scaled(self, factor: float) -> "Shares":
         """All shares multiplied."""
         return Shares(**{key: factor * getattr(self, key) for key in RATES})
@@ -76,9 +72,6 @@ class Fusion:
     layer_norm: float = 1.0
     softmax: float = 1.0
     copy: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields("fusion", self, **dict.fromkeys(FUSED, SHARE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +126,6 @@ class Stack:
     rates: Shares = Shares()
     iteration_s: float = 0.0
     frozen: "Stack | None" = None
-
-    def __post_init__(self) -> None:
-        check_fields(f"stack {self.name}", self)
 
     @property
     def generation(self) -> "Generation":

@@ -23,7 +23,7 @@ from sim.outcomes.runs import parameters_of, run_point
 from sim.serving.fleet import Service
 from sim.serving.options import MOST_BATCH
 from strategies.policy import PARTS, Shape, Times
-from strategies.registry import make_sampler
+from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 
@@ -268,7 +268,7 @@ def simulated(
         sizes = " or ".join(counted(gpus, "GPU") for gpus in degrees)
         raise InfeasibleError(f"no sampler of {model} fits on {sizes} of {cluster}, one replica")
     if staged and 1 not in samplers:
-        samplers = {1: make_sampler("single", {}), **samplers}
+        samplers = {1: make("single", {}), **samplers}
     site = Simulated(asked.scenario, samplers, fastest)
     if staged and 1 not in fastest:
         fastest[1] = site.result(1, shape)

@@ -5,24 +5,12 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from profiles.machines.hosts import NO_CALLS, Calls
 from profiles.mappings import FrozenMapping
 from strategies.plans.actions import Action
 from strategies.plans.placement import Placement, Subgroup
-from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
-
-
-@dataclass(slots=True)
-class _Draft:
-    """An op that may still get more to write."""
-
-    action: Action
-    duration_s: float
-    host_s: float
-    reads: tuple[int, ...]
-    writes: list[int] = field(default_factory=list)
+from strategies.plans.plan import Buffer, Collective, Draft, Plan, Stage, Tensor
 
 
 class SamplingBuilder:
@@ -31,7 +19,7 @@ class SamplingBuilder:
     def __init__(self, placement: Placement, calls: Calls = NO_CALLS) -> None:
         self.placement, self.calls = placement, calls
         count = placement.num_positions
-        self._ops: list[list[_Draft]] = [[] for _ in range(count)]
+        self._ops: list[list[Draft]] = [[] for _ in range(count)]
         self._awaited: list[list[int]] = [[] for _ in range(count)]
         self._tensors: list[Tensor] = []
         self._collectives: list[Collective] = []
@@ -46,8 +34,8 @@ class SamplingBuilder:
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Append an op; it waits for all that was announced to its device."""
-        reads, self._awaited[device] = tuple(dict.fromkeys(self._awaited[device])), []
-        self._ops[device].append(_Draft(action, duration_s, host_s, reads))
+        reads, self._awaited[device] = [*dict.fromkeys(self._awaited[device])], []
+        self._ops[device].append(Draft(action, duration_s, reads, host_s=host_s))
 
     def compute_together(
         self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
@@ -138,10 +126,7 @@ class SamplingBuilder:
         """The plan; tensors still announced to a device must lie there at the end."""
         kept = self._kept + [(t, device) for device, awaited in enumerate(self._awaited) for t in awaited]
         return Plan(
-            ops=tuple(
-                tuple(Op(of.action, of.duration_s, of.reads, tuple(of.writes), (), of.host_s) for of in row)
-                for row in self._ops
-            ),
+            ops=tuple(tuple(draft.finish() for draft in row) for row in self._ops),
             tensors=tuple(self._tensors),
             placement=self.placement,
             stages=tuple(stages),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Self
+from typing import Final, Self
 
 from profiles.checks import BELOW_SUM, sum_in_order
 from profiles.errors import InfeasibleError
@@ -116,26 +116,21 @@ def shares(scenario: Scenario) -> dict[str, int]:
     return {"sequential": gpus} | ({"parallel": max(1, gpus // count)} if count > 1 else {})
 
 
-def micro_batches() -> Any:  # noqa: ANN401
-    """The field for the number of accumulated micro-batches."""
-    return fields.parameter(1, "pieces of the local batch whose gradients are accumulated")
-
-
-def bucket_mb() -> Any:  # noqa: ANN401
-    """The field for the size of gradient buckets."""
-    return fields.parameter(
-        None,
-        "MiB of gradients that are reduced at once (default, as the runtimes': ddp 25, zero2 5e8 elements)",
-    )
-
-
-def backbones() -> Any:  # noqa: ANN401
-    """The field for how several backbones are trained."""
-    return fields.parameter(
-        "sequential",
-        "several backbones: one after the other, or side by side",
-        choices=("sequential", "parallel"),
-    )
+micro_batches: Final = partial(
+    fields.parameter, 1, "pieces of the local batch whose gradients are accumulated"
+)
+bucket_mb: Final = partial(
+    fields.parameter,
+    None,
+    "MiB of gradients that are reduced at once (default, as the runtimes': ddp 25, zero2 5e8 elements)",
+)
+backbones: Final = partial(
+    fields.parameter,
+    "sequential",
+    "several backbones: one after the other, or side by side",
+    choices=("sequential", "parallel"),
+)
+"""Makers of fields."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Every position first takes the samples whose inputs lie there; the rest is sent.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from math import ceil
@@ -14,28 +13,13 @@ from typing import Final, NamedTuple
 
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
-from strategies.plans.actions import Action, FrozenAction
+from strategies.plans.actions import FrozenAction
 from strategies.plans.bubbles import Bubble
-from strategies.plans.plan import FilledLayer, Op, Tensors
+from strategies.plans.plan import Draft, FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
 
 FROZEN: Final = "frozen"
 """Role of the tensors that frozen layers write."""
-
-
-@dataclass(slots=True)
-class Draft:
-    """An op that is still being written; its reads and writes grow."""
-
-    action: Action
-    duration_s: float
-    reads: list[int] = field(default_factory=list)
-    writes: list[int] = field(default_factory=list)
-    early: list[tuple[float, int]] = field(default_factory=list)
-
-    def finish(self) -> Op:
-        """Return the op."""
-        return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
 
 
 class Row(list[Op | Draft]):

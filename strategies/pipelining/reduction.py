@@ -11,12 +11,11 @@ torchtitan composes them, comes to the same but for the place of the gather (tor
 from collections.abc import Sequence
 
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, Rows, StageAction
 from strategies.plans.placement import Subgroup
-from strategies.plans.plan import Collective, Plan
+from strategies.plans.plan import Collective, Draft, Plan
 
 
 def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:

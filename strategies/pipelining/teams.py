@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft, Row
+from strategies.pipelining.frozen import Row
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import CONTEXT, GATHER, REDUCE, SCATTER, TENSOR, Collected
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
-from strategies.plans.plan import Collective
+from strategies.plans.plan import Collective, Draft
 
 SINGLE_BYTES: Final = 4.0
 """Bytes of an element of the gradients of keys and values on their way around a ring."""

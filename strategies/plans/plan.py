@@ -80,6 +80,23 @@ class Op(NamedTuple):
     host_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Draft:
+    """An op that is still being written; its reads and writes grow."""
+
+    action: Action
+    duration_s: float
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    early: list[tuple[float, int]] = field(default_factory=list)
+    host_s: float = 0.0
+
+    def finish(self) -> Op:
+        """Return the op."""
+        reads, writes, early = tuple(self.reads), tuple(self.writes), tuple(self.early)
+        return Op(self.action, self.duration_s, reads, writes, early, self.host_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """A collective of several devices; each device runs those of one stream in the order of the plan.

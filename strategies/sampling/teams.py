@@ -1,18 +1,17 @@
 """Samplers in which every GPU draws the whole image: alone, by its part of each matrix, or of the tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from strategies import parameters as fields
-from strategies.patching.grid import divides_heads, make_grid
-from strategies.patching.patch_pipeline import PatchPipeline
+from strategies.patching.grid import divides_heads
 from strategies.sampling_scenario import SamplingScenario
-from strategies.templates.grid_sampler import GridSampler
+from strategies.templates.grid_sampler import TeamSampler
 
 
 @dataclass(frozen=True, slots=True)
-class Single(GridSampler):
+class Single(TeamSampler):
     """No parallelism."""
 
     name = "single"
@@ -21,59 +20,48 @@ class Single(GridSampler):
     baseline = True
     gpu_counts = (1,)
 
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers and rows on the one device."""
-        return PatchPipeline.of(scenario, make_grid(scenario, guidance=1))
+    def degrees(self, scenario: SamplingScenario) -> Mapping[str, int]:
+        """None above 1."""
+        return {"guidance": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class TensorParallel(GridSampler):
+class TensorParallel(TeamSampler):
     """Source: Shoeybi et al., Megatron-LM, 2019; on U-Nets as in DistriFusion (Li et al., 2024), section 5.2."""
 
     name = "tensor"
     summary = "tensor parallelism over all GPUs"
     complexity = 2
-
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers on every device, their matrices and heads divided."""
-        return PatchPipeline.of(scenario, make_grid(scenario, tensor=scenario.gpus_per_prediction))
+    degree = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Ulysses(GridSampler):
+class Ulysses(TeamSampler):
     """Source: Jacobs et al., DeepSpeed-Ulysses, 2023."""
 
     name = "ulysses"
     summary = "sequence parallelism by all-to-all over all GPUs"
     complexity = 2
+    degree = "ulysses"
     awaits = "all_to_all"
 
     keys_values: str = fields.keys_values()
 
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers on every device, the tokens divided."""
-        grid = make_grid(scenario, ulysses=scenario.gpus_per_prediction)
-        return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")
-
 
 @dataclass(frozen=True, slots=True)
-class Ring(GridSampler):
+class Ring(TeamSampler):
     """Source: Liu et al., Ring Attention with Blockwise Transformers, 2023."""
 
     name = "ring"
     summary = "sequence parallelism by a ring over all GPUs"
     complexity = 2
+    degree = "ring"
 
     keys_values: str = fields.keys_values()
 
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers on every device, the tokens divided."""
-        grid = make_grid(scenario, ring=scenario.gpus_per_prediction)
-        return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")
-
 
 @dataclass(frozen=True, slots=True)
-class USP(GridSampler):
+class USP(TeamSampler):
     """Source: Fang and Zhao, USP: A Unified Sequence Parallelism Approach, 2024."""
 
     name = "usp"
@@ -85,10 +73,9 @@ class USP(GridSampler):
     ring_degree: int = fields.degree("around which keys and values pass", 2)
     keys_values: str = fields.keys_values()
 
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers on every device, the tokens divided by both degrees."""
-        grid = make_grid(scenario, ring=self.ring_degree, ulysses=self.ulysses_degree)
-        return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")
+    def degrees(self, scenario: SamplingScenario) -> Mapping[str, int]:
+        """Both degrees."""
+        return {"ring": self.ring_degree, "ulysses": self.ulysses_degree}
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
@@ -100,7 +87,7 @@ class USP(GridSampler):
 
 
 @dataclass(frozen=True, slots=True)
-class AllGatherKV(GridSampler):
+class AllGatherKV(TeamSampler):
     """Source: vllm-omni 0.30.0, diffusion/attention/parallel/allgather_kv.py: keys are gathered, then values.
 
     It is one column of ``attention2d``: any number of heads will do, and each device sends tokens of the order of N.
@@ -109,15 +96,12 @@ class AllGatherKV(GridSampler):
     name = "allgather-kv"
     summary = "sequence parallelism that gathers all keys and values"
     complexity = 2
+    degree = "rows"
     awaits = "all_gather"
-
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers on every device, the tokens divided."""
-        return PatchPipeline.of(scenario, make_grid(scenario, rows=scenario.gpus_per_prediction))
 
 
 @dataclass(frozen=True, slots=True)
-class Attention2D(GridSampler):
+class Attention2D(TeamSampler):
     """Source: Elango, Attention2D: Communication Efficient Distributed Self-Attention Mechanism, 2025, section 3.
 
     Each device sends tokens of the order of N / sqrt(P), where a ring sends N and Ulysses N / P but needs as many heads
@@ -137,10 +121,9 @@ class Attention2D(GridSampler):
         "that exchange tokens for heads around attention, inside rows and columns"
     )
 
-    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
-        """All layers on every device, the tokens divided by all three degrees."""
-        grid = make_grid(scenario, ulysses=self.ulysses_degree, rows=self.rows, columns=self.columns)
-        return PatchPipeline.of(scenario, grid)
+    def degrees(self, scenario: SamplingScenario) -> Mapping[str, int]:
+        """All three degrees."""
+        return {"ulysses": self.ulysses_degree, "rows": self.rows, "columns": self.columns}
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:

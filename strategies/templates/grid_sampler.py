@@ -4,12 +4,16 @@ Such a sampler defines its layout in a scenario, and its candidates where it has
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from profiles.checks import BELOW_SUM
 from strategies.bounds.samplers import least_run_seconds
 from strategies.patching.frozen import least_frozen_s
+from strategies.patching.grid import make_grid
 from strategies.patching.layout import GridLayout
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase, Sampler
@@ -61,3 +65,19 @@ class GridSampler(Sampler):
     def _made(self, scenario: SamplingScenario) -> GridLayout:
         """The layout on a scenario, made once."""
         return scenario.remember(("layout", self), lambda: self.layout(scenario))
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSampler(GridSampler):
+    """All layers on every device: one degree of the grid is all GPUs of a prediction, or a sampler says ``degrees``."""
+
+    degree: ClassVar[str]
+
+    def degrees(self, scenario: SamplingScenario) -> Mapping[str, int]:
+        """Degrees of the grid."""
+        return {self.degree: scenario.gpus_per_prediction}
+
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
+        """All layers on every device, their tokens or matrices divided."""
+        kept = getattr(self, "keys_values", "freed") == "kept"
+        return PatchPipeline.of(scenario, make_grid(scenario, **self.degrees(scenario)), kept=kept)

@@ -76,9 +76,7 @@ class Zero2(BucketedDataParallel):
         None, "GPUs that share gradients and optimizer states (default: all)", minimum=2
     )
 
-    def order(self) -> Rows:
-        """The forwards and backwards of the accumulated micro-batches."""
-        return one_forward_one_backward_order(1, self.micro_batches)
+    order = DDP.order
 
     def layout(self, scenario: Scenario) -> Layout:
         """Every backbone on each GPU, which keeps gradients whole where it adds them up."""

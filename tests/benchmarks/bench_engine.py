@@ -12,7 +12,7 @@ from sim.replay.engine import no_collection, simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.network import Network
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 
 SIZES = pytest.mark.parametrize(("positions", "micro_batches"), [(8, 64), (64, 512)])

@@ -19,7 +19,7 @@ from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make as make_strategy
 from strategies.scenario import Scenario
 
 ROUNDS = 3

@@ -9,7 +9,7 @@ from profiles.errors import InfeasibleError
 from sim.outcomes.parts import replay_parts
 from sim.replay.engine import simulate
 from strategies.plans.network import Network
-from strategies.registry import all_samplers
+from strategies.registry import strategies_of
 
 MOST_POINTS = 6
 """Of one sampler on one scene: evenly spread over those that it offers, the first and the last among them."""
@@ -71,7 +71,7 @@ class Replays:
         self.points, self.refused = [], set()
         scenario = anew()
         try:
-            self.candidates = list(all_samplers()[name].candidates(scenario))
+            self.candidates = list(strategies_of("sample")[name].candidates(scenario))
         except InfeasibleError as error:
             self.candidates = []
             self.refused.add(error.kind)

@@ -12,7 +12,7 @@ from sim.outcomes.measures import Measures, in_turn
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from strategies.registry import make_sampler
+from strategies.registry import make as make_sampler
 
 check = Checks()
 check_run = Checks()

@@ -9,7 +9,7 @@ from profiles.errors import DeadlockError, InfeasibleError
 from sim.outcomes.parts import replay, variants
 from strategies.plans.actions import StageAction
 from strategies.plans.network import Network
-from strategies.registry import all_strategies
+from strategies.registry import strategies_of
 
 TOLERANCE_S = 1e-9
 REDUCTIONS = ("all_reduce", "reduce_scatter")
@@ -167,7 +167,7 @@ class Replays:
     def _offered(self, name, scenario):
         """All candidates of a strategy, and the neighbours of a few of them."""
         try:
-            candidates = list(all_strategies()[name].candidates(scenario))
+            candidates = list(strategies_of("train")[name].candidates(scenario))
         except InfeasibleError as error:
             self.refused.add(error.kind)
             return []

@@ -18,7 +18,7 @@ from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from validate.closed_forms.forms import Form, form, letter_text
 from validate.equal_blocks import equal_blocks_transformer
@@ -54,7 +54,7 @@ def pipefusion() -> Iterator[Form]:
             yield form("PipeFusion: useful share", "pipefusion", useful, letters, letter_text(letters))
         for patches in (stages // 2, stages, 2 * stages):
             result = run_point(
-                make_sampler("pipefusion", {"patches": patches, "warmup_steps": 0}), _scenario(stages, 8)
+                make("pipefusion", {"patches": patches, "warmup_steps": 0}), _scenario(stages, 8)
             )
             period = {"N": stages, "M": patches, "t": LAYERS * LAYER_S / stages / patches}
             family = "PipeFusion: seconds of a step in the long run"
@@ -142,4 +142,4 @@ def _hybrid(degrees: Degrees) -> Trace:
     parameters = {f"{axis}_degree": getattr(degrees, axis) for axis in axes}
     parameters |= {"patches": degrees.letters["M"], "warmup_steps": WARMUP}
     scenario = SamplingScenario(model, cluster_of("ideal"), workload)
-    return simulate(make_sampler("hybrid", parameters).plan(scenario))
+    return simulate(make("hybrid", parameters).plan(scenario))

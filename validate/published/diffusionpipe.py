@@ -19,7 +19,7 @@ from profiles.architectures.synthetic import equal_layers_model
 from profiles.checks import sum_in_order
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
-from strategies.registry import make_sampler
+from strategies.registry import make
 from strategies.scenario import Scenario
 from validate.equal_blocks import equal_blocks_transformer
 from validate.points import asked, best, fastest, replayed, sampling, scenario, train
@@ -122,9 +122,7 @@ def useful_share() -> Iterator[Record]:
     row = the_published("3.3")
     stages, model = row.num_gpus or 1, equal_blocks_transformer(LAYERS)
     point = sampling(model, "ideal", stages, (model.height, model.width), STEPS, guidance="none")
-    share = (
-        1 - run_point(make_sampler("pipefusion", {"patches": stages, "warmup_steps": 0}), point).bubble_ratio
-    )
+    share = 1 - run_point(make("pipefusion", {"patches": stages, "warmup_steps": 0}), point).bubble_ratio
     yield Record.of(row, share, "equal layers, no synchronous step", provenance=EQUAL)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from profiles.files import parse_number, read_text
 from profiles.software.stacks import Stack
-from strategies.registry import all_samplers, make_sampler
+from strategies.registry import make, strategies_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.published.records import LATENCY, MEMORY, TASKS, Published, Standing, stack_of
@@ -103,10 +103,10 @@ def samplers_of(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
     for chosen in product(*values):
         parameters: Mapping[str, Any] = dict(zip(named, chosen, strict=True))
         if "*" in settings:
-            for one in all_samplers()[name].candidates(scenario):
+            for one in strategies_of("sample")[name].candidates(scenario):
                 yield replace(one, **parameters)  # type: ignore[type-var]  # samplers are frozen dataclasses
         else:
-            yield make_sampler(name, parameters)
+            yield make(name, parameters)
 
 
 def read_sampling(path: Path) -> list[SamplingRow]:

@@ -16,7 +16,7 @@ from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
-from strategies.registry import make_sampler
+from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, model_of, sampling
@@ -102,7 +102,7 @@ class Run:
     def sampler(self) -> Sampler:
         """The sampler of the outcome."""
         assert self.outcome is not None
-        return make_sampler(self.outcome.strategy, self.outcome.parameters)
+        return make(self.outcome.strategy, self.outcome.parameters)
 
     @property
     def record(self) -> Record:
@@ -232,7 +232,7 @@ def scenario_of(place: Place) -> SamplingScenario:
 
 def describe(outcome: Result, place: Place) -> str:
     """A sampler in words: its parameters that differ from their defaults, and its warm-up where it has one."""
-    plain, words = make_sampler(outcome.strategy, {}), [outcome.strategy]
+    plain, words = make(outcome.strategy, {}), [outcome.strategy]
     idle = outcome.parameters.get("pipeline_degree") == 1
     for name, value in outcome.parameters.items():
         displaced = name in ("warmup_steps", "receive", "patches")

@@ -9,7 +9,7 @@ from profiles.architectures.models import load_model
 from profiles.errors import wrong
 from profiles.measuring.launching import check_least
 from sim.cli.flags import add_parameters, given_parameters
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import make, strategies_of
 from strategies.training.fsdp import FSDP
 from validate.running.sampling.settings import RUNNABLE, Settings
 
@@ -21,8 +21,10 @@ SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 def add_schedules(run: argparse.ArgumentParser) -> None:
     """Add the flags of training strategies."""
-    run.add_argument("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
-    add_parameters(run, list(all_strategies()))
+    run.add_argument(
+        "--schedule", required=True, choices=list(strategies_of("train")), help="training strategy"
+    )
+    add_parameters(run, list(strategies_of("train")))
 
 
 def run_schedule(options: argparse.Namespace) -> None:
@@ -42,7 +44,7 @@ def _run_sharded(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Let torch itself shard, and compare it with the plan."""
     from validate.running.fully_sharded import ShardedTraining, describe, result  # noqa: PLC0415  importing torch takes seconds
 
-    strategy = make_strategy(SHARDED, given_parameters(options))
+    strategy = make(SHARDED, given_parameters(options))
     assert isinstance(strategy, FSDP)
     ranks = options.gpus or 2 * strategy.group_size * (strategy.shard_size or 1)
     batch_size = options.batch_size or ranks // strategy.group_size * strategy.micro_batches
@@ -56,7 +58,7 @@ def _run_plan(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from validate.running.training.plans import error_of, prepare  # noqa: PLC0415  as above
 
     parameters = given_parameters(options)
-    strategy = make_strategy(options.schedule, parameters)
+    strategy = make(options.schedule, parameters)
     degree: int = getattr(strategy, "pipeline_degree", 1)
     parameters |= {"pipeline_degree": degree} if hasattr(strategy, "pipeline_degree") else {}
     gpus = options.gpus or getattr(strategy, "group_size", None) or (degree if degree > 1 else 2)

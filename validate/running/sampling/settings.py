@@ -15,7 +15,7 @@ from profiles.machines.fabrics import OPERATIONS, Collectives
 from strategies.patching.grid import Grid
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import make
 from strategies.sampling.teams import Attention2D
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
@@ -76,7 +76,7 @@ class Settings:
     @cached_property
     def sampler(self) -> Sampler:
         """The sampler."""
-        return make_sampler(self.strategy, dict(self.parameters))
+        return make(self.strategy, dict(self.parameters))
 
     @cached_property
     def plan(self) -> Plan:

@@ -18,7 +18,7 @@ from strategies.pipelining.frozen import FROZEN, FrozenWork
 from strategies.plans.actions import FORWARD, FrozenAction, StageAction
 from strategies.plans.plan import Plan, Tensors
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
+from strategies.registry import make
 from strategies.scenario import Scenario
 from validate.running.rank import Job, Outcome
 from validate.running.sampling.settings import DEVICE, emulated_cluster
@@ -46,7 +46,7 @@ def prepare(
     sleeping: bool = False,
 ) -> Job:
     """The job of a strategy: to train a small model of the model's structure, or to sleep as the plan says."""
-    model, strategy = model.for_task("train"), make_strategy(name, parameters)
+    model, strategy = model.for_task("train"), make(name, parameters)
     degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
     batch = max(1, batch_size * degree // (num_gpus * count))  # the plan refuses what leaves a rest
     workload = TrainingWorkload(
