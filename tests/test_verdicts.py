@@ -13,9 +13,9 @@ from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
 from sim.explore.legality import starters
 from sim.outcomes.runs import run_point
-from sim.report import blocks
+from sim.report import blocks, changes
 from sim.report.blocks import print_blocks
-from sim.report.changes import Variation, _change, variations
+from sim.report.changes import Change, Variation, _change, _limiting, variations
 from sim.report.rankings import print_rows_json, sweep_blocks
 from sim.report.results import time_words
 
@@ -74,13 +74,35 @@ def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
     def names(sweep, gpus):
         return [one.name for one in variations(sweep.scenario, gpus)]
 
-    assert names(trained, 16)[-1] == "twice the link between nodes"
+    assert names(trained, 16)[-3:-1] == ["twice both links", "twice the link between nodes"]
     assert names(trained, 8)[-1] == "twice the link in a node"
     assert names(drawn, 1) == ["stack fused-graphs", "4 images at once"]
     online = sim.sweep(
         "sd21", gpus=2, batch_size=16, checkpointing="full", frozen="cached", strategy="ddp", workers=1
     )
     assert names(online, 2)[:2] == ["no checkpointing", "encoders online"]
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ((1.05, 1.001, 1.001), "twice both links, which limit alike"),
+        ((1.05, 1.04, 1.001), "twice the link between nodes"),
+        ((1.05, 1.001, 1.04), "twice the link in a node"),
+        ((1.004, 1.004, 1.004), "twice both links"),
+    ],
+)
+def test_the_links_of_two_levels_share_one_line_that_says_which_is_the_limit(
+    trained, monkeypatch, gains, said
+):
+    links = [one for one in variations(trained.scenario, 16) if one.name.startswith("twice ")]
+    speeds = dict(zip((one.name for one in links), gains, strict=True))
+    changed = Change("", "", "ddp", 1.0, stays=True, tie=False)
+    monkeypatch.setattr(
+        changes, "_change", lambda one, *_: replace(changed, name=one.name, speed=speeds[one.name])
+    )
+    change = _limiting(links, trained, [])
+    assert (change.name, change.speed) == (said, speeds[said.partition(",")[0]])
 
 
 def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():

@@ -12,6 +12,9 @@ from strategies.strategy import AnyScenario, Sampler
 SLACK: Final = 1.05
 """A point is chosen only if its score is at most so many times that of the best that a runtime starts."""
 
+WIDE: Final = 2.0
+"""A point whose error is more than so many times that of another takes its place by no tie: the error would decide."""
+
 
 def is_exact(point: Point, scenario: AnyScenario) -> bool:
     """Return whether a point exists and draws the image that a single GPU does; one that trains draws none."""
@@ -22,6 +25,12 @@ def is_exact(point: Point, scenario: AnyScenario) -> bool:
         return not strategy.approximation(point.candidate(scenario).at(scenario))
     except InfeasibleError:
         return False
+
+
+def is_wide(point: Point, other: Point) -> bool:
+    """Return whether the error of a point is far larger than that of another; both were simulated."""
+    one, two = (of.result.uncertainty.band.spread for of in (point, other) if of.result is not None)
+    return one > WIDE * two
 
 
 def _runs(point: Point, scenario: AnyScenario) -> bool:
@@ -50,7 +59,8 @@ class Choice(NamedTuple):
 
     Attributes:
         best: the point of the best score, of those that a runtime starts if there are any.
-        close: points within the error of that one and of the best of their own strategy, as ``SLACK`` allows.
+        close: points within the error of that one and of the best of their own strategy, as ``SLACK`` and ``WIDE``
+            allow.
         by: what decided among them, in words; empty where the time did.
     """
 
@@ -77,7 +87,7 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     best = next((point for point in good if _runs(point, scenario)), good[0])
     own = {(point.name, _runs(point, scenario)): point for point in reversed(good)}
     worst = SLACK * best.score(objective)
-    close = [point for point in good if point.score(objective) <= worst and tied(point, best)]
+    close = [of for of in good if of.score(objective) <= worst and tied(of, best) and not is_wide(of, best)]
     close = [point for point in close if tied(point, own[point.name, _runs(point, scenario)])]
     left, by = close, list[str]()
     for words, fact in PREFERRED.items():

@@ -21,6 +21,12 @@ from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
 """Strategies whose best points are tried first, until one fits: what others beat need not be bounded closely."""
+LINKS: Final = (
+    ("both links", "inter", "intra"), ("the link between nodes", "inter"), ("the link in a node", "intra"),
+)  # fmt: skip
+"""Links that are doubled, in words."""
+LEAST: Final = 0.01
+"""Gain in speed from which on a link limits it."""
 IMAGES: Final = 4
 """Images drawn together in place of one."""
 
@@ -112,10 +118,11 @@ def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") ->
                 yield changed(name, f"--vae-parallel {num_gpus}", **divided, decode_chunks=1)
     between = num_gpus > cluster.devices_per_node and cluster.inter_node is not None
     if between or (num_gpus > 1 and cluster.intra_node.kind != "ideal"):
-        link, where = ("inter", "between nodes") if between else ("intra", "in a node")
-        flag = "" if "link" in dict(cluster.changes) else f"--link {link}=2x"  # flags do not add up
-        faster = replace(scenario, cluster=cluster.scaled(**{f"{link}_node": 2.0}))
-        yield Variation(f"twice the link {where}", flag, faster)
+        asked = "link" in dict(cluster.changes)  # flags do not add up
+        for words, *links in LINKS if between else LINKS[-1:]:
+            flags = "" if asked else f"--link {','.join(f'{link}=2x' for link in links)}"
+            faster = replace(scenario, cluster=cluster.scaled(**{f"{link}_node": 2.0 for link in links}))
+            yield Variation(f"twice {words}", flags, faster)
 
 
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
@@ -126,9 +133,25 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
         if point.recommended and point.status == "simulated":
             first.setdefault(point.name, point)
     known = [*first.values()][:CONTENDERS]
-    changes = variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or "")
+    changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or ""))
     always = sweep.runtime and always_recomputed(sweep.runtime)
-    return [(_change, (one, sweep, known)) for one in changes if not (one.recomputes and always)]
+    links = [one for one in changes if one.name.startswith("twice ")]
+    calls = [
+        (_change, (one, sweep, known))
+        for one in changes
+        if one not in links and not (one.recomputes and always)
+    ]
+    return calls + ([(_limiting, (links, sweep, known))] if links else [])
+
+
+def _limiting(links: Sequence[Variation], sweep: Sweep, known: Sequence[Point]) -> Change:
+    """Return the change of the one link that brings most of what all do; of all where none alone does."""
+    every = _change(links[0], sweep, known)
+    for one in links[1:] if every.speed >= 1 + LEAST else ():
+        if (change := _change(one, sweep, known)).speed ** 2 >= every.speed:
+            return change
+    alike = f"{every.name}, which limit alike" if len(links) > 1 and every.speed >= 1 + LEAST else every.name
+    return replace(every, name=alike)
 
 
 def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Change:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
-from sim.explore.choices import SLACK, Choice, choose
+from sim.explore.choices import SLACK, Choice, choose, is_wide
 from sim.explore.legality import always_recomputed, runtimes_of, starters
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
@@ -280,8 +280,9 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
     assert best.result is not None
     runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
-    sure = (of for of in ranked if best.result.nearly_full and of.result and not of.result.nearly_full)
-    roomy = choose(sure, sweep.scenario, sweep.objective)
+    sure = [of for of in ranked if best.result.nearly_full and of.result and not of.result.nearly_full]
+    alike = [of for of in sure if not is_wide(of, best)]
+    roomy = choose(alike or sure, sweep.scenario, sweep.objective)
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
     there = [point for point in ranked if starters(point, sweep.scenario)] if runs_in else ranked
     research = first if first is not there[0] and not first.same(there[0]) else None
