@@ -7,6 +7,7 @@ import pytest
 
 import sim
 from profiles.errors import InputError
+from sim.report.serving import load_warning
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import ServingOptions
@@ -88,6 +89,21 @@ def test_what_a_request_asks_for_does_not_depend_on_when_it_comes():
     small = [job.shape.steps == 10 for job in jobs]
     for kinds_of in (small[1:], small[:-1]):
         assert abs(np.corrcoef(gaps, kinds_of)[0, 1]) < 4 / len(gaps) ** 0.5
+
+
+def test_a_replica_serves_once_it_has_loaded_its_model_and_its_capacity_is_that_of_a_loaded_one(table):
+    known = {"gpus": 1, "slo": 9, "duration": 400}
+    plain = ask(table, rate=0.1, arrivals="uniform", **known).best
+    loading = ask(table, rate=0.1, arrivals="uniform", loading=32, **known)
+    assert plain.latencies_s == pytest.approx([4.0] * 36)
+    assert loading.best.latencies_s[:6] == pytest.approx([26.0, 20.0, 14.0, 8.0, 4.0, 4.0])
+    assert loading.best.attainment == pytest.approx(36 / 39)
+    assert "once loaded, up to" in load_warning(loading)
+    asked = {"rate": 0.1, "capacity": True, **known}
+    loaded, never = ask(table, loading=32, **asked).best, ask(table, **asked).best
+    assert loaded.capacity_per_s == never.capacity_per_s
+    clients = ask(table, gpus=1, arrivals="closed:2", slo=99, duration=60, loading=32).best
+    assert clients.latencies_s[:3] == pytest.approx([36.0, 40.0, 8.0])
 
 
 POOLS = {"gpus": 4, "pools": "encoder=1,denoiser=2,decoder=1", "rate": 0.02, "policy": "fcfs", "steps": 28}

@@ -147,6 +147,8 @@ def load_warning(serving: Serving) -> str:
     )
     none = f"no rate {holds}{f': {alone}' * bool(alone)}"
     holds = f"up to {plain(rate, 3)}/s {holds} {which}" if rate else none
+    if best.keeps_up and rate >= best.rate_per_s and serving.options.loading:
+        return f"requests that come while replicas load the model miss the SLO; once loaded, {holds}"
     if best.keeps_up and rate >= best.rate_per_s:
         return f"the {len(best.latencies_s)} requests counted are too few to tell: of more, {holds}"
     if best.keeps_up:

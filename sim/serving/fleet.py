@@ -400,6 +400,7 @@ class Replay:
         jobs: requests in the order of their arrival.
         service: how long things take.
         clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.
+        loaded_s: seconds until replicas have loaded the model; nothing runs before.
         recorded: whether the log says what ran where.
         may_miss: requests arriving from ``counted_from_s`` on that may miss their deadline before the run is given up.
     """
@@ -412,12 +413,13 @@ class Replay:
         *,
         clients: int = 0,
         until_s: float = inf,
+        loaded_s: float = 0.0,
         recorded: bool = False,
         may_miss: float = inf,
         counted_from_s: float = 0.0,
     ) -> None:
         self.env, self.log, self.plan, self.service = simpy.Environment(), Log(), plan, service
-        self.recorded, self.until_s = recorded, until_s
+        self.recorded, self.until_s, self.loaded_s = recorded, until_s, loaded_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
         self.stations: list[_Fixed | _Elastic] = []
@@ -449,11 +451,19 @@ class Replay:
         return self.log
 
     def _arrive(self) -> Generator[simpy.Event]:
-        env, submit = self.env, self.stations[0].submit
+        env = self.env
         for job in self.waiting:
             if job.arrival_s > env.now:
                 yield env.timeout(job.arrival_s - env.now)
-            submit(job)
+            self._submit(job)
+
+    def _submit(self, job: Job) -> None:
+        """Hand a request to the first pool, once the model is loaded."""
+        first, wait_s = self.stations[0], self.loaded_s - self.env.now
+        if wait_s > 0:
+            self.env.timeout(wait_s).callbacks.append(lambda _: first.submit(job))
+        else:
+            first.submit(job)
 
     def _ask_next(self) -> None:
         """Let a client of a closed loop ask for its next image, while requests are to arrive."""
@@ -461,7 +471,7 @@ class Replay:
         if job is not None:
             job.deadline_s += self.env.now - job.arrival_s
             job.arrival_s = job.ready_s = float(self.env.now)
-            self.stations[0].submit(job)
+            self._submit(job)
 
     def passed(self, job: Job, station: int) -> None:
         """Hand a request over to the next pool, or let it be complete."""

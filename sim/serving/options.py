@@ -55,6 +55,8 @@ class ServingOptions:
     batch_wait: float = option(0.0, "seconds that the first of a batch waits for others", kind=float, metavar="SECONDS")
     duration: float | None = option(
         None, f"simulated seconds (default: those in which {REQUESTS} requests come)", kind=float, metavar="SECONDS")
+    loading: float = option(
+        0.0, "seconds in which replicas load the model, before they serve (default: 0)", kind=float, metavar="SECONDS")
     seed: int = option(0, "of arrivals and of the mix", kind=int, least=0, metavar="N")
     service: str | None = option(
         None, "measured service times: CSV with height, width, frames, steps, gpus, batch, seconds", metavar="FILE")
@@ -73,7 +75,7 @@ class ServingOptions:
                 raise wrong(item.name, f"is {shown(value)}, must be {KINDS[kind]}")
         if not (is_number(self.slo_share) and 0 < self.slo_share <= 1):
             raise wrong("slo_share", f"is {shown(self.slo_share)}, must be above 0 and at most 1")
-        for name, least in (("batch_wait", 0.0), ("duration", 1e-3)):
+        for name, least in (("batch_wait", 0.0), ("loading", 0.0), ("duration", 1e-3)):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and least <= value <= 1e9):
                 raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")

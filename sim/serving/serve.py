@@ -143,7 +143,8 @@ class Question:
     def run(self, plan: Plan, rate_per_s: float, *, recorded: bool = False) -> Outcome:
         """Return what a plan gives at a rate; requests that arrive in the warm-up are not counted."""
         load = self.load(rate_per_s, plan)
-        log, warmup_s = self._replay(plan, load, load.jobs(), recorded=recorded).run(), self._warmup_s(load)
+        replay = self._replay(plan, load, load.jobs(), recorded=recorded, loaded_s=self.options.loading)
+        log, warmup_s = replay.run(), 0.0 if self.options.loading else self._warmup_s(load)
         jobs = sorted((job for job in log.jobs if job.arrival_s >= warmup_s), key=lambda job: job.number)
         held = np.array([not job.missed for job in jobs], dtype=bool)
         completed = sum(job.end_s <= load.duration_s for job in log.jobs) / load.duration_s
@@ -169,7 +170,7 @@ class Question:
         return 0.0 if self.trace is not None else WARMUP * load.duration_s
 
     def holds(self, plan: Plan, rate_per_s: float) -> bool:
-        """Return whether a plan holds the SLO at a rate; a run ends once too many requests missed it."""
+        """Return whether a plan, loaded, holds the SLO at a rate; a run ends once too many requests missed it."""
         load = self.load(rate_per_s, plan)
         jobs, warmup_s = list(load.jobs()), self._warmup_s(load)
         counted_jobs = sum(job.arrival_s >= warmup_s for job in jobs)
