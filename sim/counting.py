@@ -4,13 +4,15 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.architectures.models import Model, read_model
-from profiles.errors import DiffusimNote, InputError, warn_caller
-from profiles.outputs import write_files
+from profiles.architectures.models import GUIDANCES, Model, model_names, read_model
+from profiles.checks import check_choice
+from profiles.errors import DiffusimNote, InputError, shown, warn_caller
+from profiles.outputs import check_new, write_files
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,26 +26,36 @@ CPU: Final = "uv pip install --torch-backend cpu 'diffusim[measure]'"
 
 
 def count(
-    module: "nn.Module", inputs: Mapping[str, Any], *, name: str = "module", height: int = 1, width: int = 1
-) -> Model:
+    module: "nn.Module", inputs: Mapping[str, Any], *, name: str = "module", height: int = 1, width: int = 1,
+    guidance: str | None = None, output: str | PathLike[str] | None = None,
+) -> Model:  # fmt: skip
     """Return a model whose only backbone is a module of torch, counted from one forward pass that computes nothing.
 
-    Layers are the blocks that the structure of the module shows, else its children. Work is known at the size of the
-    inputs alone: other resolutions, and patches of an image, are for models with a recipe (``sim measure count``).
+    Layers are the blocks that the structure of the module shows, else its children; activations are in float16. What
+    patches of an image exchange, and other resolutions, are known where ``scaled_dot_product_attention`` attends to all
+    tokens of an image of square patches, and of a text; else work is known at the size of the inputs alone.
 
     Args:
         module: any, with or without weights.
         inputs: keyword arguments of its ``forward``, of one sample; only those that hold integers need contents.
-        name: of the model.
-        height: of one sample, as results show it.
+        name: of the model; no shipped one's.
+        height: of one sample in pixels, which tell the tokens of its image.
         width: likewise.
+        guidance: ``embedded`` where its scale is an input, by default of that name, else ``batch``; or ``none``.
+        output: a new folder for the model, whose path gives it again in any later session.
 
     Raises:
         InputError: the module cannot run on torch's meta device, or there is more than one sample.
     """
     from profiles.measuring.counting.module import count_backbone
 
-    return _model_of(name, count_backbone(module, inputs, name, height, width))
+    if not isinstance(name, str) or not name or name in model_names():
+        raise InputError(f"name is {shown(name)}, must be a name that no shipped model has")
+    given = isinstance(inputs, Mapping) and "guidance" in inputs
+    usual = ("embedded" if given else "batch") if guidance is None else guidance
+    check_choice("count", "guidance", usual, GUIDANCES)
+    counted = count_backbone(module, inputs, name, height, width, guidance=usual)
+    return _model_of(name, counted, None if output is None else Path(output))
 
 
 @cache
@@ -76,10 +88,13 @@ def count_file(path: Path, changed_ns: int, sides: tuple[int, int] | None = None
     return _model_of(name, counted)
 
 
-def _model_of(name: str, counted: "ModelCount") -> Model:
-    """Return the model that the folder of a count holds."""
+def _model_of(name: str, counted: "ModelCount", output: Path | None = None) -> Model:
+    """Return the model that the folder of a count holds, and keep the folder if it is named."""
     from profiles.measuring.counting.folder import folder_texts, kernel_texts
 
-    with TemporaryDirectory(prefix="diffusim-") as folder:
-        write_files(Path(folder), folder_texts(name, counted) | kernel_texts(counted))
-        return read_model(Path(folder))
+    if output is not None:
+        check_new(output / "model.toml")
+    with TemporaryDirectory(prefix="diffusim-") as kept:
+        folder = Path(kept) if output is None else output
+        write_files(folder, folder_texts(name, counted) | kernel_texts(counted))
+        return read_model(folder)

@@ -14,9 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sim
 from profiles.errors import DiffusimNote
-from profiles.measuring.counting.module import count
+from profiles.measuring.counting.module import count, token_side
 from profiles.measuring.counting.networks import Experts
 from profiles.measuring.counting.specs import CONFIGS
+from profiles.measuring.counting.zoo import architecture
 
 pytestmark = pytest.mark.slow
 
@@ -205,12 +206,58 @@ def test_a_module_is_a_model_that_runs():
     assert sum(layer.matmul_flop for layer in backbone.layers) == counted.total.matmul_flop
     result = sim.run(model, "1f1b", gpus=2, pipeline_degree=2, micro_batches=4, batch_size=8)
     assert (result.model, sum(of["parameters"] for of in result.stages)) == ("mine", backbone.parameters)
+    with refused("tokens of an image are not known of backbone, only its work at 1: count it anew"):
+        sim.run(model, "ddp", gpus=2, resolution=2)
+    with pytest.raises(sim.InfeasibleError, match=r"sim\.count makes them where told the image's pixels"):
+        sim.run(model, "distrifusion", gpus=2)
+    with refused("model is mine, a value that no file gives again: run its folder"):
+        assert result.experiment
+    assert sim.count(nn.Linear(3, 5), {"input": torch.empty(1, 3)}, guidance="none").guidance == "none"
+
+    class Guided(nn.Linear):
+        def forward(self, guidance):
+            return super().forward(guidance)
+
+    assert sim.count(Guided(1, 5), {"guidance": torch.empty(1)}).guidance == "embedded"
+    with refused("name is 'sd21', must be a name that no shipped model has"):
+        sim.count(nn.Linear(3, 5), {"input": torch.empty(1, 3)}, name="sd21")
     with refused("hidden is of 4 samples, must be of one: its first dimension 1"):
         sim.count(nn.Linear(3, 5), {"hidden": torch.empty(4, 3)})
     assert sim.count(nn.Linear(3, 5), {"input": torch.empty(1, 3)}).components[0].parameters == 20
     for module, inputs in ((nn.Linear, {}), (nn.Identity(), {}), (nn.Linear(3, 5), (torch.empty(1, 3),))):
         with refused("module is .*, must be an nn.Module with parameters|inputs is a tuple, must be a dict"):
             sim.count(module, inputs)
+
+
+@pytest.mark.parametrize("shipped", ["pixart", "sd3-medium"])
+def test_a_module_exchanges_and_grows_as_the_shipped_model_of_its_class(shipped, tmp_path):
+    of = architecture(shipped)
+    spec = next(spec for spec in of.components if spec.trainable)
+    with torch.device("meta"):
+        module, inputs = spec.build(), spec.sample(of.height, of.width)
+    size, folder = {"height": of.height, "width": of.width}, str(tmp_path / "mine")
+    model = sim.count(module, inputs, name="mine", output=folder, **size)
+    (mine,), (theirs,) = model.components, [c for c in sim.load_model(shipped).components if c.trainable]
+    assert (mine.exchanges, mine.kernels[5]) == (theirs.exchanges, theirs.kernels[5])
+    asked = {"gpus": 2, "steps": 2, "resolution": of.height // 2}
+    drawn = sim.run(folder, "pipefusion", **asked)
+    assert drawn.latency_s == sim.run(model, "pipefusion", **asked).latency_s
+    (tmp_path / "mine.toml").write_text(drawn.experiment)
+    assert sim.run(**sim.load_experiment(tmp_path / "mine.toml")) == drawn
+
+
+@pytest.mark.parametrize(
+    ("tokens", "height", "width", "side"),
+    [
+        (2400, 480, 1280, 16),
+        (4096 + 333, 1024, 1024, 16),
+        (257, 256, 256, 16),
+        (256, 224, 224, 14),
+        (12, 1, 1, 0),
+    ],
+)
+def test_tokens_of_an_image_are_squares_beside_which_text_may_stand(tokens, height, width, side):
+    assert token_side(tokens, height, width) == side
 
 
 def test_a_configuration_is_the_backbone_of_the_shipped_model(tmp_path):

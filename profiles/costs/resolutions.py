@@ -74,8 +74,12 @@ def check_resolution(model: Model, height: int, width: int) -> None:
 
 
 def check_whole_tokens(model: Model, component: Component, height: int, width: int) -> None:
-    """Refuse sides that are not made of whole tokens of a component."""
+    """Refuse sides that are not made of whole tokens of a component, and other sides of a backbone without tokens."""
     if not component.image_tokens:
+        if component.trainable and (height, width) != (model.height, model.width):
+            known = in_words(model.height, model.width)
+            rule = f"tokens of an image are not known of {component.name}, only its work at {known}: count it anew"
+            raise wrong("resolution", f"is {in_words(height, width)}, but {rule}")
         return
     resolution, side = in_words(height, width), _token_side(model, component)
     for name, pixels in (("width", width), ("height", height)) if side else ():

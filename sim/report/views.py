@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from profiles.architectures.models import model_names
+from profiles.errors import InputError
 from sim.explore import balance, scaling, sweep
 from sim.explore.points import Point
 from sim.explore.sweep import pareto_front
@@ -63,7 +65,18 @@ class Result(results.Result):  # noqa: D101  its base says what it is
 
     @property
     def experiment(self) -> str:
-        """The question that gives the result again, as TOML for ``sim run --experiment``."""
+        """The question that gives the result again, as TOML for ``sim run --experiment``.
+
+        Raises:
+            InputError: the model is a value of one's own, which no name and no path gives again.
+        """
+        if (
+            self.source is not None
+            and not self.source.scenario.asked_model
+            and self.model not in model_names()
+        ):
+            rule = "a value that no file gives again: run its folder, such as the `output` of sim.count"
+            raise InputError(f"`model` is {self.model}, {rule}")
         return as_toml(self.flags)
 
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":

@@ -287,7 +287,8 @@ def _heads_problem(scenario: SamplingScenario, heads: int, ulysses: int, tensor:
 def check_exchanges(scenario: SamplingScenario, kind: str) -> None:
     """Refuse a model that does not say what its patches need of one another."""
     if all(exchange.kind != kind for exchange in scenario.backbone.exchanges):
+        hint = "; sim.count makes them where told the image's pixels" * (not scenario.backbone.image_tokens)
         raise InfeasibleError(
-            f"{scenario.model.name} has no exchanges.csv with rows of kind {kind} for {scenario.backbone.name}",
+            f"{scenario.model.name} has no exchanges.csv with rows of kind {kind} for {scenario.backbone.name}{hint}",
             "the model has no exchanges.csv",
         )

@@ -71,9 +71,9 @@ class Patches(GridLayout):
             )
         grid = Grid(guidance=guidance, ring=gpus // guidance)
         check_workload(scenario, grid)
-        _check_rows(scenario, grid.ring)
         if grid.ring > 1:
             check_exchanges(scenario, "key_value")
+        _check_rows(scenario, grid.ring)
         return cls(scenario, grid, (0, len(scenario.backbone.layers)), warmup_steps, kind, gather_layers)
 
     @property

@@ -131,7 +131,6 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
     tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs, locked)
     exchanges = exchanges_of(trace, ends, spec.sums, image_tokens, text_tokens) if spec.sums else ()
     known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
-    latents = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])
     return ComponentCount(
         spec=spec,
         image_tokens=image_tokens,
@@ -141,9 +140,15 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
         exchanges=tuple(exchanges),
         carried={name: tensor_bytes(known[name]) for name in spec.carried},
-        latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
+        latent_bytes=tensor_bytes(latents_of(trace)) if spec.trainable else 0,
         traces=(trace,),
     )
+
+
+def latents_of(trace: Trace) -> tuple[Tensor, ...]:
+    """What a pass denoises: of arguments of other names, the tensor of the most dimensions."""
+    named = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])
+    return named or tuple(sorted(tensors(trace.sample), key=Tensor.dim)[-1:])
 
 
 def _layers(spec: ComponentSpec, trace: Trace) -> Iterator[LayerSpec]:
@@ -201,7 +206,7 @@ def _adapt(module: nn.Module) -> None:
 def _beside(
     trained: Tensor, linear: nn.Linear, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor
 ) -> Tensor:
-    tokens = inputs[0] if inputs else named["input"]
+    tokens = (*inputs, *named.values())[0]
     if tokens.numel() <= FEW_ROWS * linear.in_features:
         return output
     result: Tensor = _Beside.apply(tokens, output, trained)  # type: ignore[no-untyped-call]

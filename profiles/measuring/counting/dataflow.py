@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+import torch
 from torch import nn
 
+from profiles.architectures.kernels import FEW_ROWS
 from profiles.measuring.counting.specs import CLASSES
-from profiles.measuring.counting.trace import Ran, Returned, Trace, storage
+from profiles.measuring.counting.trace import Ran, Returned, Trace, aten, storage
 
 MODULES: Final = CLASSES["modules"]
 LEVELS: Final[dict[str, str]] = MODULES["levels"]
@@ -143,6 +145,38 @@ def _streams(trace: Trace, ran: Sequence[Returned]) -> Iterator[int]:
         of = event.outputs if number < len(ran) else ()
         hidden = [one.dim() == of[0].dim() and last_read.get(storage(one), 0) >= number for one in of]
         yield max([*hidden, False].index(False), 1)
+
+
+def summed(trace: Trace, parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the paths of the modules whose outputs tensor parallelism sums: after self-attention, and feed-forward.
+
+    Devices divide the outputs of a linear of a block's tokens, what is made of them, and the inputs of the linear that
+    reads that; cross-attention runs whole on all of them. None of a network that convolves neighbouring rows.
+    """
+    names = {storage(one): name.rpartition(".")[0] for name, one in trace.module.named_parameters()}
+    returned, divided = trace.returned(), dict[int, bool]()
+    if any(event.is_flat and event.args[4][0] for event in trace.events if isinstance(event, Ran)):
+        return
+    for event, layer in trace.by_layer([part.end for part in parts]):
+        if isinstance(event, Returned) and event.path == parts[layer].end:
+            divided.clear()
+        if not isinstance(event, Ran) or not event.launches:
+            continue
+        reads, operator = [storage(one) for one in event.reads], event.func.overloadpacket
+        path = next((names[one] for one in reads if one in names), "")
+        states = [divided[one] for one in reads if one in divided]
+        of_tokens = path.startswith(f"{parts[layer].unit.path}.") and event.writes[0].shape[-2:][0] > FEW_ROWS
+        if operator in (aten.mm, aten.addmm) and of_tokens:
+            while all(states) and states and path not in returned:
+                path = path.rpartition(".")[0]
+            if states and all(states):
+                yield path
+            states = [] if states else [True]
+        elif operator is torch.ops.diffusim.attention and not event.attends_to_itself:
+            states = [False] if states else []
+        for one in map(storage, event.writes):
+            divided.pop(one, None)
+            divided |= {one: all(states)} if states else {}
 
 
 def attended(trace: Trace) -> int:

@@ -13,10 +13,11 @@ from math import prod
 from typing import Final, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from profiles.architectures.kernels import DISPATCH, PRODUCTS, Kernel
-from profiles.measuring.counting.component import ComponentCount, ModelCount, build, trace_of
+from profiles.measuring.counting.component import ComponentCount, ModelCount, build, latents_of, trace_of
 from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.tally import LOOKUPS, has_bias, moved_bytes
 from profiles.measuring.counting.trace import Ran, Trace, aten, storage, tensor_bytes
@@ -82,12 +83,12 @@ def component_kernels(
     times = Counter(samples)
     for sample, known in dict(zip(samples, count.traces, strict=True)).items():
         trace = known if counted else trace_of(spec, module, sample(*size))
-        layers, operators = _launches_of(trace, count.ends), dispatched(trace, count.ends)
+        layers, operators = _launches_of(trace, count), dispatched(trace, count.ends)
         others = layers
-        if spec.token_pixels:
-            others = _launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
+        if spec.token_pixels and spec.resizes:
+            others = _launches_of(trace_of(spec, module, sample(*other_size)), count)
         for kernels, launches, other, number in zip(totals, layers, others, operators, strict=True):
-            for kernel in grown(launches, other, growth):
+            for kernel in grown(launches, other, growth) if spec.resizes else (of.kernel for of in launches):
                 kernels[kernel] += times[sample]
             kernels[DISPATCHED] += number * times[sample]
     return tuple(tuple(_counted(kernels)) for kernels in totals)
@@ -121,14 +122,29 @@ def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
-    """Launches of each layer, each with count 1 and without the parts that grow with the pixels."""
-    launches: Layers = [[] for _ in ends]
+def _launches_of(trace: Trace, count: ComponentCount) -> Layers:
+    """Launches of each layer, each with count 1; parts that grow with the pixels only where there is no other size."""
+    launches: Layers = [[] for _ in count.ends]
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
-    for event, layer in trace.by_layer(ends):
+    grows = count.image_tokens and not count.spec.resizes
+    drawn = set(map(storage, latents_of(trace) if grows else ()))
+    for event, layer in trace.by_layer(count.ends):
         if isinstance(event, Ran) and event.launches:
-            launches[layer] += (Launch(str(event.func), kernel) for kernel in _kernels(event, held))
+            drawn.update(map(storage, event.writes) if drawn.intersection(map(storage, event.reads)) else ())
+            for kernel in _kernels(event, held):
+                sides = event.args[:2] if kernel.kind == "attention" else event.writes[:1]
+                rows = {of: side for of, side in zip("mn", sides, strict=False) if storage(side) in drawn}
+                images = {
+                    f"image_{of}": round(getattr(kernel, of) * _of_image(rows[of], count)) for of in rows
+                }
+                launches[layer].append(Launch(str(event.func), replace(kernel, **images)))
     return launches
+
+
+def _of_image(tensor: Tensor, count: ComponentCount) -> Fraction | int:
+    """Share of the image in the rows of a tensor that follows from it."""
+    image, text, rows = count.image_tokens, count.text_tokens, tensor.shape[:-1]
+    return Fraction(image, image + text) if image + text in rows else int(not text or text not in rows)
 
 
 def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:

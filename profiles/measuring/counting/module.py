@@ -6,10 +6,12 @@ counted = count(module, hidden_states=torch.empty(1, 256, 768))
 counted.total.flop, counted.layers["block0"].moved_bytes
 """
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,13 @@ from torch.utils._pytree import tree_map_only
 
 from profiles.errors import InputError, shown
 from profiles.measuring.counting.component import ModelCount, count_model
-from profiles.measuring.counting.dataflow import Part, Unit, parts_of, parts_run, units_of
+from profiles.measuring.counting.dataflow import Part, Unit, attended, parts_of, parts_run, summed, units_of
 from profiles.measuring.counting.specs import Architecture, ComponentSpec, LayerSpec
 from profiles.measuring.counting.tally import Tally, Work, total
 from profiles.measuring.counting.trace import Trace, first_line, record
+
+MOST_SIDE: Final = 64
+"""Pixels along the largest tokens: latents of 1/32 in patches of 2 (HunyuanImage 2.1 and Sana have 32 pixels)."""
 
 
 class ModuleCount(NamedTuple):
@@ -49,7 +54,7 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
 
 
 def count_backbone(
-    module: nn.Module, sample: Mapping[str, Any], name: str, height: int, width: int
+    module: nn.Module, sample: Mapping[str, Any], name: str, height: int, width: int, *, guidance: str
 ) -> ModelCount:
     """Count a module as the only component of a model, which is trained; ``sample`` is one, of that many pixels."""
     if not isinstance(module, nn.Module) or next(module.parameters(), None) is None:
@@ -59,16 +64,31 @@ def count_backbone(
     for key, value in sample.items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and value.shape[0] != 1:
             raise InputError(f"{key} is of {value.shape[0]} samples, must be of one: its first dimension 1")
-    _, parts = _pass_of(module, sample)
+    trace, parts = _pass_of(module, sample)
     layers = tuple(
         LayerSpec(part.unit.name, number, part.end, part.streams) for number, part in enumerate(parts)
     )
     build, arguments = partial(without_weights, module), lambda *_: on_meta(sample)
-    spec = ComponentSpec("backbone", build, arguments, layers, trainable=True)
-    architecture = Architecture(
-        name, "", (spec,), height, width, 1, remark=f"{type(module).__name__}, counted in Python"
-    )
+    spec = ComponentSpec("backbone", build, arguments, layers, trainable=True, resizes=False)
+    side = token_side(attended(trace), height, width)
+    if side:
+        sums = "|".join(map(re.escape, summed(trace, parts)))
+        spec = replace(spec, token_pixels=side**2, sums=sums)
+    remark = f"{type(module).__name__}, counted in Python"
+    architecture = Architecture(name, "", (spec,), height, width, side or 1, remark, guidance=guidance)
     return count_model(architecture)
+
+
+def token_side(tokens: int, height: int, width: int) -> int:
+    """Pixels along a token, where an image is so many, or text stands beside those of the image; 0 where neither fits.
+
+    What stands beside leaves the image's own in doubt: sides are then powers of two, of which the smallest counts.
+    """
+    sides = [side for side in range(1, MOST_SIDE + 1) if not (height % side or width % side)]
+    whole = [side for side in sides if height * width == tokens * side**2]
+    powers = (side for side in sides if side.bit_count() == 1 and height * width <= tokens * side**2)
+    side = next(iter([*whole, *powers]), 0)
+    return side if tokens * side**2 < 4 * height * width else 0
 
 
 def _pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[Part]]:

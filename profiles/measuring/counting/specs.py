@@ -63,6 +63,7 @@ class ComponentSpec:
         names: replacements for parts of layers' names.
         ends: modules at whose return a layer ends, by the path of its unit, where they differ; the last layer then ends
             as all others do.
+        resizes: whether ``sample`` has the size that it is asked for, not always its own.
         apart: whether each layer is a block of its own.
         experts: as ``profiles.architectures.components.Component.experts``.
     """
@@ -88,6 +89,7 @@ class ComponentSpec:
     names: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
+    resizes: bool = True
     experts: int = 1
 
     def image_tokens(self, height: int, width: int) -> int:

@@ -208,8 +208,8 @@ def exchanges_of(
             if elements:
                 yield Exchange(layer, "reduce", elements, 0)
         if isinstance(event, Ran):
-            convolutions += _is_flat(event)
-            if not _is_flat(event) or convolutions > 1:
+            convolutions += event.is_flat
+            if not event.is_flat or convolutions > 1:
                 yield from _exchange(event, layer, image_tokens, text_tokens)
 
 
@@ -223,16 +223,11 @@ def _exchange(ran: Ran, layer: int, image_tokens: int, text_tokens: int) -> Iter
         if tokens > 0:  # text that attends to itself alone is no image
             elements = tokens * heads * (key.shape[-1] + value.shape[-1])
             yield Exchange(layer, "key_value", elements, heads)
-    elif _is_flat(ran) and args[4][0]:
+    elif ran.is_flat and args[4][0]:
         image, rows = args[0], args[4][0]
         yield Exchange(layer, "halo", 2 * image.shape[1] * rows * image.shape[-1], 0)
     elif operator is aten.native_group_norm:
         yield Exchange(layer, "statistics", 2 * args[6], 0)
-
-
-def _is_flat(ran: Ran) -> bool:
-    """Return whether an operator is a convolution of images that does not enlarge them."""
-    return ran.func.overloadpacket is aten.convolution and ran.args[1].dim() == 4 and not ran.args[6]
 
 
 def _image_elements(streams: tuple[Tensor, ...], image_tokens: int, text_tokens: int) -> int:

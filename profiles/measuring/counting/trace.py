@@ -165,6 +165,11 @@ class Ran(NamedTuple):
             return False
         return bool(self.args[0].shape[-2] == self.args[1].shape[-2])
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether this is a convolution of images that does not enlarge them."""
+        return self.func.overloadpacket is aten.convolution and self.args[1].dim() == 4 and not self.args[6]
+
 
 class Returned(NamedTuple):
     """A module, by its path, and what it returned."""
