@@ -145,7 +145,7 @@ def test_a_curve_has_ten_rates_of_each_plan_and_is_drawn(capsys, files):
     assert ServingOptions(rate="6-24/min").rates == ServingOptions(rate="360-1440/h").rates == (0.1, 0.4)
     assert (files / "curve.png").stat().st_size > 10_000
     page = (files / "r.html").read_text("utf-8")
-    assert page.count("data:image/svg+xml") == 2
+    assert page.count("data:image/svg+xml") == 4
     assert "http://" not in page.split("base64,")[0]
 
 
@@ -179,7 +179,8 @@ def test_a_serving_shows_itself_in_notebooks():
     assert str(serving.verdict).startswith("╭")
     assert "<table" in serving._repr_html_()
     assert len(serving.requests()) == len(serving.best.log.jobs)
-    assert serving.plot().axes
+    for figure in (serving.plot(), sim.plots.plot_fleet(serving), sim.plots.plot_queue(serving)):
+        assert figure.axes
     with pytest.raises(sim.InputError, match="a span of rates"):
         sim.plots.plot_rates(serving)
 

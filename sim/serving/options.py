@@ -29,8 +29,7 @@ class ServingOptions:
     """What is asked about serving, beside the model, the cluster and how it samples."""
 
     # fmt: off
-    rate: float | str | None = option(
-        None, "requests a second, or 20/h, 5/min; 0.5-4 for a curve of ten points", metavar="PER_S")
+    rate: float | str | None = option(None, "requests a second, or 20/h, 5/min; 0.5-4 for a curve of ten points", metavar="PER_S")
     slo: float | str | None = option(
         None, "seconds from arrival to image, or 3x those alone on the fewest GPUs (of the first cluster)",
         metavar="SECONDS")

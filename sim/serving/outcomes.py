@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -161,8 +160,17 @@ def _events(log: Log) -> Iterator[dict[str, Any]]:
         span = {"ts": ran.start_s * 1e6, "dur": (ran.end_s - ran.start_s) * 1e6}
         names = {"name": f"request {', '.join(map(str, ran.jobs))}", "cat": ran.part}
         yield from ({"ph": "X", "pid": 1, "tid": gpu, **span, **names} for gpu in ran.gpus)
-    waits = [(job.arrival_s, job.start_s) for job in log.jobs if job.start_s > job.arrival_s]
-    changes = sorted((time_s, change) for wait in waits for time_s, change in zip(wait, (1, -1), strict=True))
-    for (time_s, _), waiting in zip(changes, accumulate(change for _, change in changes), strict=True):
+    for time_s, waiting in waiting_over_time(log):
         count = {"name": "waiting", "args": {"requests": waiting}}
         yield {"ph": "C", "pid": 1, "tid": 0, "ts": time_s * 1e6, **count}
+
+
+def waiting_over_time(log: Log) -> list[tuple[float, int]]:
+    """Return the seconds at which a request arrives or first runs, and how many wait from then on."""
+    waits = [(job.arrival_s, job.start_s) for job in log.jobs if job.start_s > job.arrival_s]
+    changes = sorted((time_s, change) for wait in waits for time_s, change in zip(wait, (1, -1), strict=True))
+    curve, waiting = [(0.0, 0)], 0
+    for time_s, change in changes:
+        waiting += change
+        curve.append((time_s, waiting))
+    return curve

@@ -2,7 +2,8 @@
 
 One batcher and one queue for all GPUs of a system. A batch starts when it holds 8 images or its first has waited for
 the limit, and goes to the GPU that is idle the longest; L40S run batches of 1. Constants are those that fit all
-systems at once; a queue and a batcher for each GPU would err by 15 % where these err by 2 %.
+systems at once (``python -m validate serving --fit`` prints the errors around them); a queue and a batcher for each
+GPU would err by 15 % where these err by 2 %.
 
 Arrivals are LoadGen's own: a Poisson process whose seed is the same for all submitters of a round, so that a run can be
 predicted with the arrivals it had. The seed reproduces the printed rate of arrivals of every run.
@@ -26,7 +27,7 @@ from sim.serving.load import Kind, Load, Trace
 from strategies.policy import Shape, Times
 from strategies.serving.batcher import Batcher
 from validate.published.records import TASKS, Published, Record, Standing
-from validate.tables import Section, percent
+from validate.tables import Section, percent, signed
 
 RUNS: Final = Path(__file__).with_name("mlperf.csv")
 COLUMNS: Final = (
@@ -50,8 +51,7 @@ The others, whose batches are full, do not tell 0 from 0.066.
 SLOWER: Final = 1.016
 """Seconds of a batch under Server over those under Offline, by which the median error at high load is near zero.
 
-It is -25 % by 1.0, -12 % by 1.01, -2 % by 1.016 and +6 % by 1.02. By system 0.99 to 1.03 with its own arrivals: 1.02
-of most H100 and H200 SXM, 1.00 of H100 PCIe, NVL and L40S.
+By system 0.99 to 1.03 with its own arrivals: 1.02 of most H100 and H200 SXM, 1.00 of H100 PCIe, NVL and L40S.
 """
 NODE: Final = 8
 LIMITS_S: Final = (3.0, 5.0)
@@ -69,10 +69,11 @@ class Engine(Service):
 
     full_s: float
     most: int
+    fixed: float = FIXED
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Seconds of a batch."""
-        return Times(0.0, self.full_s * (FIXED + (1 - FIXED) * batch / self.most), 0.0)
+        return Times(0.0, self.full_s * (self.fixed + (1 - self.fixed) * batch / self.most), 0.0)
 
 
 class ServerRun(NamedTuple):
@@ -115,12 +116,14 @@ class ServerRun(NamedTuple):
         trace = Trace(tuple(arrivals[:count].tolist()), (0,) * count)
         return Load(KINDS, trace.rate_per_s, trace.arrival_s[-1], trace=trace)
 
-    def percentiles_s(self, load: Load, slower: float = SLOWER) -> np.ndarray:
+    def percentiles_s(
+        self, load: Load, slower: float = SLOWER, fixed: float = FIXED, dispatch: str = "shared"
+    ) -> np.ndarray:
         """Predicted p50, p90 and p99 under some requests."""
         most = 1 if "L40S" in self.gpu else MOST
-        engine = Engine(slower * self.gpus * most / self.offline_per_s, most)
+        engine = Engine(slower * self.gpus * most / self.offline_per_s, most, fixed)
         limit_s = LIMITS_S[self.gpus >= NODE] if most > 1 else 0.0
-        setup = Plan((Pool((1,) * self.gpus),), Batcher(), max_batch=most, batch_wait_s=limit_s)
+        setup = Plan((Pool((1,) * self.gpus),), Batcher(), dispatch, most, limit_s)
         done = Replay(setup, load.jobs(), engine).run().jobs
         return np.percentile([job.end_s - job.arrival_s for job in done], PERCENTS)
 
@@ -198,3 +201,21 @@ def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterato
         rows.append([name, percent(median(error for _, error, _ in of)), numbers])
     header = ("", "median error of p50, p90 and p99", "inside the 80 % interval")
     yield Section("MLPerf Server: errors", header, rows)
+
+
+def fits(runs: Sequence[ServerRun]) -> Section:
+    """Median errors of the percentiles, by the constants around the shipped ones."""
+    rows = []
+    curves = [(of, FIXED, "shared") for of in (1.0, 1.01, SLOWER, 1.02)]
+    curves += [(SLOWER, of, "shared") for of in (0.0, 2 * FIXED)] + [(SLOWER, FIXED, "round-robin")]
+    for slower, fixed, dispatch in curves:
+        errors: dict[bool, list[float]] = {False: [], True: []}
+        for run in runs:
+            if not run.apart and (load := run.arrived()) is not None:
+                found = run.percentiles_s(load, slower, fixed, dispatch) / np.array(run.measured_s) - 1
+                errors[run.load >= HIGH] += found.tolist()
+        cells = [percent(median(map(abs, of))) for of in errors.values()]
+        rows.append([f"{fixed:g}", f"{slower:g}", dispatch, *cells, signed(median(errors[True]))])
+    loads = f"load below {HIGH}", f"load from {HIGH}"
+    header = ("fixed share", "slower by", "queues and batchers", *loads, "signed")
+    return Section("MLPerf Server: median errors by the curve of a batch", header, rows)

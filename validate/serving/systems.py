@@ -196,10 +196,13 @@ GROUPS: Final = ("MLPerf Server, Stable Diffusion XL", "Servers under load")
 
 
 def run_serving(options: argparse.Namespace) -> None:
-    """Print all rows beside what is simulated."""
+    """Print all rows beside what is simulated, or the errors around the constants of a batch."""
     if options.draws < 1:
         raise InputError(f"--draws is {options.draws}, must be at least 1")
     runs = list(mlperf.read_runs(options.data or mlperf.RUNS))
+    if options.fit:
+        print_sections([mlperf.fits(runs)])
+        return
     print_sections(mlperf.sections([run for run in runs if not run.gpu.startswith("TPU")], options.draws))
     if options.data is None:
         print_sections(sections())

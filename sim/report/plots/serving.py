@@ -1,6 +1,6 @@
-"""Serving: attainment and percentiles against the rate, and latency against cost."""
+"""Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
 
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,14 +10,17 @@ from profiles.errors import InputError
 from sim.report.plots import charts
 from sim.report.plots.looks import MARKERS
 from sim.serving.answers import Serving
-from sim.serving.outcomes import Outcome
+from sim.serving.fleet import Ran
+from sim.serving.outcomes import Outcome, log_of, waiting_over_time
 
-__all__ = [f"plot_{name}{info}" for name in ("costs", "rates") for info in ("", "_info")]
+__all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates") for info in ("", "_info")]
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
-"""Of plans, in turn."""
+"""Of plans and requests, in turn."""
 WIDTH: Final = 7.0
 """Inches of a picture, whose letters can be read on a phone, too."""
+WINDOW: Final = 12
+"""Mean latencies that a picture of the fleet shows."""
 
 
 def _plan(of: Outcome) -> str:
@@ -91,7 +94,46 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     return figure
 
 
+def plot_fleet_info(serving: Serving) -> list[Ran]:
+    """Return the values that ``plot_fleet`` draws: what ran around the time of the longest queue."""
+    log = log_of(serving.best)
+    middle_s = max(waiting_over_time(log), key=lambda item: item[1])[0]
+    start_s = max(0.0, middle_s - serving.best.mean_s * WINDOW / 2)
+    end_s = start_s + serving.best.mean_s * WINDOW
+    return [ran for ran in log.ran if ran.end_s > start_s and ran.start_s < end_s]
+
+
+def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
+    """GPUs over time by request, around the time of the longest queue; requests of a batch share a bar."""
+    every = plot_fleet_info(serving)
+    figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
+    for ran in every:
+        colour = COLOURS[ran.jobs[0] % len(COLOURS)]
+        look: Any = {"left": ran.start_s, "height": 0.9, "color": colour, "edgecolor": "white"}
+        axes.barh(list(ran.gpus), ran.end_s - ran.start_s, **look)
+    axes.invert_yaxis()
+    axes.set(xlabel="seconds", ylabel="GPU")
+    charts.set_title(axes, _plan(serving.best), "a colour for each request")
+    return figure
+
+
+def plot_queue_info(serving: Serving) -> list[tuple[float, int]]:
+    """Return the values that ``plot_queue`` draws: seconds, and the requests that wait from then on."""
+    return waiting_over_time(log_of(serving.best))
+
+
+def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
+    """Requests that wait over time."""
+    figure, axes = charts.chart(WIDTH, 2.8, ax)
+    axes.step(*zip(*plot_queue_info(serving), strict=True), where="post", color=COLOURS[0], linewidth=1)
+    axes.set(xlabel="seconds", ylabel="requests that wait")
+    charts.add_grid(axes)
+    charts.set_title(axes, _plan(serving.best))
+    return figure
+
+
 def pictures_of(serving: Serving) -> list[tuple[str, str]]:
     """Return the headings of a report's pictures, and the pictures as HTML."""
+    every = [("Latency and cost", plot_costs), ("GPUs over time", plot_fleet), ("The queue", plot_queue)]
     load = [("Load", charts.as_html(plot_rates(serving)))] if serving.curves else []
-    return [*load, ("Latency and cost", charts.as_html(plot_costs(serving)))]
+    return [*load, *((head, charts.as_html(draw(serving))) for head, draw in every)]
