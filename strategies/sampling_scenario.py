@@ -55,7 +55,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def _check_own_options(self) -> None:
         """Refuse components that are not there, and options whose host link, fp8 or decoder kernels are unknown."""
         _check_included(self.model, self.workload.include)
-        if self.workload.encoders == "offloaded" or self.workload.swapped:
+        if self.workload.encoders_moved or self.workload.swapped:
             _ = self.host_side
         if self.workload.precision != HALF:
             products_in(self.workload.precision, self.cluster.device)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import sim
 from profiles.architectures.models import load_model
 from profiles.architectures.shares import Share
 from profiles.errors import InputError
@@ -13,6 +14,7 @@ from profiles.machines.hosts import CALLS_S
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import run_point
+from sim.report.reasons import account_of
 from strategies.patching.frozen import seams, tile_shares, whole_layers
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
@@ -124,6 +126,30 @@ def test_offloaded_encoders_come_and_go_over_the_link_and_leave_memory_free():
     )
     with pytest.raises(InputError, match="the link of device toy to its host is not known"):
         replace(goes, cluster=replace(goes.cluster, device=replace(goes.cluster.device, name="toy")))
+
+
+@pytest.mark.parametrize("name", ["pixart", "wan2.2-t2v-a14b"])  # one expert, and two
+def test_moved_components_lie_on_the_gpu_one_at_a_time_and_come_and_go_over_the_link(name):
+    asked = {"steps": 2, "include": "all"}
+    stays, goes = (sim.run(name, "single", "p4de", 1, **asked, offload=of) for of in ("none", "model"))
+    scenario, experts = goes.source.scenario, goes.source.scenario.backbone.experts
+    parts = {
+        "encode": scenario.encoders[0],
+        "denoise": scenario.backbone_index,
+        "decode": scenario.decoders[0],
+    }
+    sizes = {phase: 2 * scenario.model.components[part].parameters for phase, part in parts.items()}
+    for phase, size in sizes.items():
+        moved_s = 2 * size * (experts if phase == "denoise" else 1) / (0.4 * 0.8 * 31.5e9)  # pageable memory
+        assert goes.phases[f"{phase}_s"] - stays.phases[f"{phase}_s"] == pytest.approx(moved_s)
+        freed = (of.phases[f"{phase}_peak_memory_bytes"] for of in (stays, goes))
+        others = sum(sizes.values()) + (experts - 1) * sizes["denoise"] - size
+        assert next(freed) - next(freed) == pytest.approx(others)
+    share = 1 - stays.latency_s / goes.latency_s
+    told = f"{share:.0%} of the time components are copied" in str(account_of(goes).reasons)
+    assert told == (share > 0.1) == (name == "pixart")
+    with pytest.raises(InputError, match="encoders is offloaded, but offload model moves all components"):
+        sim.run(name, "single", encoders="offloaded", offload="model")
 
 
 def test_tiles_cost_their_overlap_and_hold_one_tile_and_the_image():

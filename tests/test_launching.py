@@ -145,6 +145,7 @@ def test_what_starts_first_sets_what_the_time_is_of_and_what_the_point_needs_to_
     )
     tight = sim.run(**WAN, include="all", encoders="offloaded", memory="18GiB")
     assert runtimes_of(tight) == ("sglang", "diffusers", "fastvideo")
+    assert runtimes_of(sim.run(**WAN, include="all", offload="model", memory="18GiB")) == ("diffusers",)
     assert "--text-encoder-cpu-offload true" in sim.launch(tight).text.replace("'", "")
     assert "`micro_batches` 16" in sim.launch("sd21", "ddp", gpus=2, batch_size=1024).remarks[-1]
 
@@ -384,7 +385,7 @@ SAMPLING = [
     *({"guidance": way} for way in ("none", "batch")),
     {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
     {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
-    {"heads": "padded"}, {"offload": "layers:3"},
+    {"heads": "padded"}, {"offload": "layers:3"}, {"offload": "model"},
 ]  # fmt: skip
 
 

@@ -97,9 +97,10 @@ torch.seed()
 
 
 @pytest.mark.slow
-def test_a_written_script_samples_with_diffusers(tmp_path, ranks):
+@pytest.mark.parametrize("offloading", [{"encoders": "offloaded"}, {"offload": "model"}])
+def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
-    asked |= {"include": "all", "encoders": "offloaded", "keys_values": "freed"}
+    asked |= {"include": "all", "keys_values": "freed", **offloading}
     sim.launch(**asked, strategy="ulysses", runtime="diffusers").write(tmp_path)
     drawn = [line for line in ranks(tmp_path, "sample.py", TINY_FLUX).splitlines() if "drawn" in line]
     assert len(drawn) == 2 and len({*drawn}) == 1

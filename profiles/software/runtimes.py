@@ -107,6 +107,7 @@ class Runtime:
         stack: the software stack as which it runs.
         serves: the head of the command line of its server; empty where it has none.
         started: whether the tests start what is written for it.
+        moves: whether it moves whole components between the host and a GPU.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Runtime:
     stack: str = DEFAULT_STACK
     serves: str = ""
     started: bool = False
+    moves: bool = False
 
     def refusal(self, case: Case) -> str:
         """Return the rule that a point breaks, in words; empty where the runtime runs it."""

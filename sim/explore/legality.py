@@ -124,7 +124,10 @@ def runtimes_of(result: Result) -> tuple[str, ...]:
     if (source := result.source) is None:
         return ()
     names = runs_in(result.task, case_of(source.strategy, source.scenario))
-    fitting = [of for of in names if not needed(one := find_runtime(of), result, {*MEMORY} - {*one.sets})]
+    moved = {"offload"} if getattr(source.scenario.workload, "moved", False) else set()
+    every = map(find_runtime, names)
+    unset = {one.name: {*MEMORY} - {*one.sets} | (set() if one.moves else moved) for one in every}
+    fitting = [of for of in names if not needed(find_runtime(of), result, unset[of])]
     return as_priced(fitting, source.scenario)
 
 

@@ -206,7 +206,7 @@ def _options(question: Question) -> Iterator[Change]:
         if not training.rank:
             yield Change(("weights",), {"trainable": f"lora:{RANK}"})
     else:
-        if scenario.workload.encoders == "resident" and scenario.encoders:
+        if not scenario.workload.encoders_moved and scenario.encoders:
             run = {} if scenario.included(scenario.encoders) else {"include": ALL}  # else they never come
             yield Change(("encoders",), {**run, "encoders": "offloaded"})
         if not scenario.workload.swapped:

@@ -28,6 +28,7 @@ from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
 from strategies.plans.traces import Trace
+from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -101,6 +102,7 @@ def account_of(result: Result) -> Account:
     account, stepped = split_of(strategy, scenario, result, main), step_share(scenario, main)
     reasons = (
         *_host_reasons(scenario, stepped, account.host - stepped),
+        *_moved_reason(strategy, scenario, result),
         *_wire_reasons(main, account.wire),
         *_slowed_reason(main, account.slowed, result),
         *_idle_reason(strategy, scenario, result, account.idle),
@@ -158,6 +160,16 @@ def _host_reasons(scenario: AnyScenario, stepped: float, host: float) -> Iterato
         graphs = in_graphs(scenario.stack.name)
         helps = "" if scenario.stack.name == graphs else f", --stack {graphs} shortens it"
         yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change{HELP}{helps}"
+
+
+def _moved_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Iterator[str]:
+    """Yield the share of the time in which components come from the host's memory, or go back."""
+    if isinstance(scenario, SamplingScenario) and scenario.workload.encoders_moved:
+        workload = replace(scenario.workload, offload="none", encoders="resident")
+        staying_s = _busy_s(strategy, replace(scenario, workload=workload))
+        share = (result.expected.busy_s - staying_s) / result.expected.duration_s
+        if share >= COUNTS:
+            yield f"{share:.0%} of the time components are copied between the host's memory and the GPUs"
 
 
 def _wire_reasons(main: Replayed, wire: float) -> Iterator[str]:

@@ -143,22 +143,22 @@ class Simulated(Site):
 
     def _peak_bytes(self, result: Result) -> float:
         """Return the peak memory of a GPU; in a pool that of its parts, without the weights of the others."""
-        if self.parts == PARTS:
-            return result.peak_memory_bytes
-        scene, components = self.scenario, self.scenario.model.components
-        resident = scene.encoders if scene.workload.encoders == "resident" else ()
+        phases, scene, components = result.phases, self.scenario, self.scenario.model.components
+        peak_bytes = max(
+            phases.get(f"{part}_peak_memory_bytes", result.peak_memory_bytes) for part in self.parts
+        )
+        if self.parts == PARTS or scene.workload.moved:
+            return peak_bytes
+        resident = () if scene.workload.encoders_moved else scene.encoders
         backbone = () if scene.workload.swapped else (scene.backbone_index,)  # part of it is away already
         held = {"encode": resident, "denoise": backbone, "decode": scene.decoders}
         kind = {"denoise": scene.weight_bytes}
-        others = (
+        return peak_bytes - sum(
             components[i].held_parameters * kind.get(part, FROZEN_WEIGHT_BYTES)
             for part in PARTS
             for i in held[part]
             if part not in self.parts
         )
-        return max(
-            result.phases.get(f"{part}_peak_memory_bytes", result.peak_memory_bytes) for part in self.parts
-        ) - sum(others)
 
     def result(self, gpus: int, shape: Shape, batch: int = 1) -> Result:
         """Return the simulated run of a batch."""

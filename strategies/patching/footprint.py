@@ -32,6 +32,7 @@ WORKING_SHARE: Final = 0.52
 """Bytes a forward pass holds at once, over what a layer would keep for its backward pass. Source: one A100 takes
 10.2 GiB more for PixArt at 8192 px than at 4096 (PipeFusion v1, Fig. 7): 12.1 hidden states of 23.1 saved ones."""
 
+WEIGHTS: Final = "weights"
 PASSING: Final = ("activations", "keys and values", "joined keys and values")
 """Buffers that no denoising step leaves behind for what runs before and after all of them."""
 
@@ -43,10 +44,11 @@ def weights(
 
     ``parameters`` are on one of the ``devices`` that work together, ``tensor`` of which divide the matrices.
     """
-    kept = scenario.decoders if scenario.workload.encoders == "offloaded" else scenario.model.frozen
+    kept = scenario.decoders if scenario.workload.encoders_moved else scenario.model.frozen
+    kept = () if scenario.workload.moved else kept
     frozen = sum(scenario.model.components[i].parameters for i in kept)
     return (
-        Buffer("weights", parameters * scenario.weight_bytes * (1 - away_share(scenario, tensor))),
+        Buffer(WEIGHTS, parameters * scenario.weight_bytes * (1 - away_share(scenario, tensor))),
         Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
         Buffer("runtime", RUNTIME_BYTES + (NCCL_BYTES if devices > 1 else 0.0)),
     )
@@ -102,9 +104,10 @@ def decoding_bytes(component: Component, extent: Extent, share: float, whole: in
     return largest * extent.tokens * extent.bytes
 
 
-def between_phases(plan: Plan) -> list[tuple[Buffer, ...]]:
+def between_phases(scenario: SamplingScenario, plan: Plan) -> list[tuple[Buffer, ...]]:
     """Bytes that stay on each device before and after the denoising steps of a plan."""
-    return [tuple(buffer for buffer in row if buffer.name not in PASSING) for row in plan.resident]
+    gone = (*PASSING, WEIGHTS) if scenario.workload.moved else PASSING
+    return [tuple(buffer for buffer in row if buffer.name not in gone) for row in plan.resident]
 
 
 HELD: Final = 2
@@ -125,7 +128,9 @@ def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -
 
 
 def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
-    """Share of a GPU's weights of the backbone that never lie on it at once."""
+    """Share of a GPU's weights of the backbone that never lie on it at once; experts are components, too."""
+    if scenario.workload.moved:
+        return 1 - 1 / scenario.backbone.experts
     if not scenario.workload.swapped:
         return 0.0
     sizes, experts = _away_bytes(scenario, tensor), scenario.backbone.experts

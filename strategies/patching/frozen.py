@@ -22,7 +22,7 @@ from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.footprint import between_phases, decoding_bytes
+from strategies.patching.footprint import WEIGHTS, between_phases, decoding_bytes
 from strategies.patching.grid import Grid
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Buffer, Plan
@@ -35,13 +35,25 @@ def with_frozen(
 ) -> tuple[Phase, ...]:
     """The phases of a run with those of the frozen components that the workload includes.
 
-    ``guidance_groups`` of devices each do one of an image's predictions; 1 where none is divided.
+    ``guidance_groups`` of devices each do one of an image's predictions; 1 where none is divided. Where components are
+    moved, the backbone comes before the first step and goes after the last.
     """
     plan = phases[0].plan
     encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
     before = (Phase("encode", _encode(scenario, plan, encoders, guidance_groups), 1, 0),) if encoders else ()
     last = (Phase("decode", decode(scenario, plan, decoders), 1, 0),) if decoders else ()
-    return (*before, *phases, *last)
+    moves = (Phase("denoise", _move(scenario, plan), 1, 0),) if scenario.workload.moved else ()
+    return (*before, *moves, *phases, *moves, *last)
+
+
+def _move(scenario: SamplingScenario, plan: Plan) -> Plan:
+    """The backbone's weights on their way to the devices of a plan, or back; each expert's in its turn."""
+    builder = SamplingBuilder(plan.placement)
+    for device, buffers in enumerate(plan.resident):
+        size = scenario.backbone.experts * sum_in_order(of.size_bytes for of in buffers if of.name == WEIGHTS)
+        action = FrozenAction(scenario.backbone_index, 0, 0)
+        builder.compute(device, action, scenario.host_side.copied_s(size, pageable=True))
+    return builder.build((), plan.resident)
 
 
 def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
@@ -54,7 +66,7 @@ def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
 
 
 def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:
-    """The encoders one after another; one that is offloaded comes before its first layer and goes after its last.
+    """The encoders one after another; one that is moved comes before its first layer and goes after its last.
 
     Both copies hold the GPU's stream and are of pageable memory, as those of accelerate's ``cpu_offload_with_hook``, by
     which diffusers moves whole components; all GPUs of a node copy at once.
@@ -78,12 +90,15 @@ def _given(scenario: SamplingScenario, component: int, images: int, prompts: int
 def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[float]:
     """Seconds of an encoder's layers on some prompts; offloaded weights come with the first and go with the last."""
     layers_s = [float(seconds) for seconds in scenario.costs.forward_s(component, prompts)]
-    if scenario.workload.encoders == "offloaded":
-        size = scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
-        moved_s = scenario.host_side.copied_s(size, pageable=True)
+    if scenario.workload.encoders_moved:
+        moved_s = scenario.host_side.copied_s(_weight_bytes(scenario, component), pageable=True)
         layers_s[0] += moved_s
         layers_s[-1] += moved_s
     return layers_s
+
+
+def _weight_bytes(scenario: SamplingScenario, component: int) -> float:
+    return scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
 
 
 def _resident(
@@ -94,11 +109,10 @@ def _resident(
     given = [i for i in components if scenario.task not in model[i].tasks]
     sizes = [images * decoding_bytes(model[i], extents[i], 1.0) for i in given]
     encoded = tuple(Buffer("encoded image", size) for size in sizes)
-    kept = [(*row, *encoded) for row in between_phases(plan)]
-    if scenario.workload.encoders == "resident":
+    kept = [(*row, *encoded) for row in between_phases(scenario, plan)]
+    if not scenario.workload.encoders_moved:
         return kept
-    largest = max(scenario.model.components[i].parameters for i in components)
-    here = Buffer("text encoder", largest * FROZEN_WEIGHT_BYTES)
+    here = Buffer("text encoder", max(_weight_bytes(scenario, i) for i in components))
     return [(*row, here) for row in kept]
 
 
@@ -131,17 +145,31 @@ class Seam(NamedTuple):
 
 def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) -> Plan:
     """The plan of decoding the results of a plan of denoising steps."""
-    builder, resident = SamplingBuilder(plan.placement, scenario.frozen_calls), between_phases(plan)
+    builder, resident = SamplingBuilder(plan.placement, scenario.frozen_calls), between_phases(scenario, plan)
     images = scenario.workload.batch_size // plan.placement.num_groups
     first, gpus, held = plan.stages[-1].position, plan.num_devices, dict[int, float]()
     for component in components:
         decoding = _Decoding(scenario, component, images)
         devices = sorted((first + number) % gpus for number in range(decoding.divided(gpus)))
-        size = decoding.together(builder, devices) if len(devices) > 1 else decoding.alone(builder, first)
+        size = _come(scenario, builder, devices, component)
+        size += decoding.together(builder, devices) if len(devices) > 1 else decoding.alone(builder, first)
+        _come(scenario, builder, devices, component)
         held |= {device: max(held.get(device, 0.0), size) for device in devices}
     for device, size in held.items():
         resident[device] = (*resident[device], Buffer("decoded rows", size))
     return builder.build((), resident)
+
+
+def _come(
+    scenario: SamplingScenario, builder: SamplingBuilder, devices: Sequence[int], component: int
+) -> float:
+    """Let the weights of a component come to some devices, or go, where components are moved; return their bytes."""
+    if not scenario.workload.moved:
+        return 0.0
+    size = _weight_bytes(scenario, component)
+    seconds = scenario.host_side.copied_s(size, pageable=True)
+    builder.compute_together(devices, FrozenAction(component, 0, 0), seconds)
+    return size
 
 
 def _reference_rows(scenario: SamplingScenario, component: int) -> float:

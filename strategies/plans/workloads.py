@@ -33,6 +33,8 @@ ONE_PREDICTION: Final = GUIDANCES[:2]
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
+MOVED: Final = "model"
+"""How whole components are offloaded."""
 HEADS: Final = ("divided", "padded")
 TEXTS: Final = ("divided", "replicated")
 MAX_STEPS: Final = 1_000
@@ -243,7 +245,8 @@ class SamplingWorkload:
         encoders: with ``offloaded`` each text encoder is brought from the host's memory before it is used, and taken
             back.
         offload: ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each block's
-            are copied to the GPU while the block before it is computed.
+            are copied to the GPU while the block before it is computed; ``model``: each component comes before it
+            runs, and goes back before the next comes.
     """
 
     num_gpus: int
@@ -309,8 +312,8 @@ class SamplingWorkload:
     )
     offload: str = option(
         "none",
-        "on the host: none, or layers:N blocks",
-        title=lambda of: f"{counted(of.swapped, 'block')} offloaded",
+        "on the host: none, layers:N blocks, or model: what does not run",
+        title=lambda of: f"{'components' if of.moved else counted(of.swapped, 'block')} offloaded",
         metavar="WHAT",
     )
     attention: str | None = _attention()
@@ -331,6 +334,8 @@ class SamplingWorkload:
             raise wrong("cache_steps", f"is {share:g}, which skips none of {self.steps} steps")
         self._check_decoding()
         _ = self.swapped
+        if self.moved and self.encoders == "offloaded":
+            raise wrong("encoders", f"is {self.encoders}, but `offload` {MOVED} moves all components")
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {shown(self.include)}, must be a tuple of names")
         if ALL in self.include and len(self.include) > 1:
@@ -353,9 +358,20 @@ class SamplingWorkload:
     @property
     def swapped(self) -> int:
         """Blocks of the backbone whose weights lie in the host's memory."""
-        if is_one_of(self.offload, "none"):
+        if is_one_of(self.offload, "none", MOVED):
             return 0
-        return _number_of("offload", self.offload, "layers", "none or layers:N in sampling, N from 1")
+        rule = f"none, {MOVED} or layers:N in sampling, N from 1"
+        return _number_of("offload", self.offload, "layers", rule)
+
+    @property
+    def moved(self) -> bool:
+        """Whether every component comes to the GPU before it runs, and goes back."""
+        return self.offload == MOVED
+
+    @property
+    def encoders_moved(self) -> bool:
+        """Whether text encoders come to the GPU before they run, and go back."""
+        return self.moved or self.encoders == "offloaded"
 
     @property
     def computed_steps(self) -> int:
