@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError
 from profiles.units import GIB
-from sim.explore.legality import starters
+from sim.explore.legality import starts
 from sim.explore.points import Point
 from strategies.strategy import AnyScenario, Sampler
 
@@ -33,19 +33,14 @@ def is_wide(point: Point, other: Point) -> bool:
     return one > WIDE * two
 
 
-def _runs(point: Point, scenario: AnyScenario) -> bool:
-    """Return whether a runtime starts a point."""
-    return bool(starters(point, scenario))
-
-
 def may_start(point: Point, scenario: AnyScenario) -> bool:
     """Return whether a runtime starts a point that may be recommended."""
-    return point.recommended and _runs(point, scenario)
+    return point.recommended and starts(point, scenario)
 
 
 Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
-    "runs today": lambda point, scenario: not _runs(point, scenario),
+    "runs today": lambda point, scenario: not starts(point, scenario),
     "surely fits": lambda point, _: point.result is not None and point.result.nearly_full,
     "takes the fewest GPUs": lambda point, scenario: point.num_gpus or scenario.workload.num_gpus,
     "draws the exact image": lambda point, scenario: not is_exact(point, scenario),
@@ -84,11 +79,11 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     def tied(one: Point, other: Point) -> bool:
         return one is other or one.tied(other, objective)
 
-    best = next((point for point in good if _runs(point, scenario)), good[0])
-    own = {(point.name, _runs(point, scenario)): point for point in reversed(good)}
+    best = next((point for point in good if starts(point, scenario)), good[0])
+    own = {(point.name, starts(point, scenario)): point for point in reversed(good)}
     worst = SLACK * best.score(objective)
     close = [of for of in good if of.score(objective) <= worst and tied(of, best) and not is_wide(of, best)]
-    close = [point for point in close if tied(point, own[point.name, _runs(point, scenario)])]
+    close = [point for point in close if tied(point, own[point.name, starts(point, scenario)])]
     left, by = close, list[str]()
     for words, fact in PREFERRED.items():
         least = min(fact(point, scenario) for point in left)
@@ -122,7 +117,7 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
     waiting = [point for point in points if point.status == "bounded" and point.recommended]
     if (choice := choose(points, scenario, objective)) is None:
         return None
-    runs = _runs(choice.best, scenario)
+    runs = starts(choice.best, scenario)
 
     def score(point: Point) -> float:
         return point.least_score(objective) if point.result is None else point.score(objective)
@@ -133,7 +128,7 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
 
     def first(worse: float, name: str | None = None) -> Point | None:
         faster = (of for of in waiting if score(of) < worse and name in (None, of.name))
-        return min((of for of in faster if _runs(of, scenario) == runs), key=score, default=None)
+        return min((of for of in faster if starts(of, scenario) == runs), key=score, default=None)
 
     limit = choice.best.score(objective)
     found = first(limit) or first(score(choice.point), choice.point.name)

@@ -83,6 +83,20 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
 
 
+def starts(point: Point, scenario: AnyScenario) -> bool:
+    """Return whether a runtime runs a point; of a model that none knows, whether one does for a model that it knows."""
+
+    def make() -> bool:
+        case = _case(point, scenario)
+        of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
+        if case is None or not all(one.unknown(case.model) for one in of_task):
+            return bool(starters(point, scenario))
+        known = ((one, replace(case, model=model)) for one in of_task for model in one.models or ())
+        return any(not one.refusal(other) for one, other in known)
+
+    return scenario.remember(("starts", point.strategy, point.num_gpus, point.checkpointing), make)
+
+
 def left_out(runtime: Runtime, scenario: AnyScenario) -> dict[str, Any]:
     """Return the options that change the time, and that a runtime does not set."""
     given = {name: getattr(scenario.workload, name, usual) for name, (usual, _) in TIMED.items()}

@@ -10,7 +10,7 @@ from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice, choose, is_wide
-from sim.explore.legality import always_recomputed, runtimes_of, starters
+from sim.explore.legality import always_recomputed, runtimes_of, starters, starts
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -284,7 +284,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     alike = [of for of in sure if not is_wide(of, best)]
     roomy = choose(alike or sure, sweep.scenario, sweep.objective)
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
-    there = [point for point in ranked if starters(point, sweep.scenario)] if runs_in else ranked
+    there = [point for point in ranked if starts(point, sweep.scenario)] or ranked
     research = first if first is not there[0] and not first.same(there[0]) else None
     others = [*there, *(point for point in ranked if research is None or point.name != research.name)]
     other = next((point for point in others if point.name != best.name and not point.same(best)), None)
