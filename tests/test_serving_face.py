@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.cli.main import main
-from sim.report.serving import places
+from sim.report.serving import places, serving_blocks
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 
@@ -92,6 +92,49 @@ def test_the_answer_says_levers_and_what_is_nearly_full():
     )
     assert "nearly full" in lines["memory"]
     assert lines["with room"].startswith("1 replica of 2 GPUs, ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--rate 0.2 --duration 75", "requests are too few to tell: 300 without a miss would"),
+        (
+            "--rate 0.2 --policy sjf",
+            "no server orders so: it takes a dispatcher of your own before the replicas",
+        ),
+        ("--rate 0.2 --policy preemptive", "no runtime known here does"),
+        ("--rate 1 --policy fcfs", "*: the queue grows; over a longer --duration these are more"),
+        ("--rate 0.2", "plans, best first, by p99; those that miss the SLO last"),
+        ("--capacity --slo 3 --policy fcfs", "none"),
+    ],
+)
+def test_the_answer_says_what_it_rests_on(capsys, words, says):
+    assert says in " ".join(asked(capsys, f"--gpus 2 --slo 9 {words}")[1].replace("│", " ").split())
+
+
+def test_a_server_is_started_with_all_its_flags_and_what_none_sets_is_said(capsys):
+    words = (
+        "--model flux-dev --cluster b200-ib --gpus 2 --steps 4 --rate 1 --slo 9 --policy fcfs --replicas 2x1"
+    )
+    assert main(["serve", *words.split(), "--precision", "nvfp4"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "as predicted with --precision nvfp4, which no runtime sets" in out
+    assert "a replica of 1 GPU: sglang serve --model-path black-forest-labs/FLUX.1-dev --num-gpus 1 " in out
+    assert "--height" not in out
+    assert main(["serve", *words.split(), "--runtime", "vllm-omni"]) == 0
+    assert "a replica of 1 GPU: vllm serve black-forest-labs/FLUX.1-dev --omni " in capsys.readouterr().out
+
+
+def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(files):
+    (files / "prices.toml").write_text("h100-nvlink-8 = 20\nl20-pcie-8 = 0.5\n")
+    asks = {"rate": 2, "policy": "fcfs", "price": "prices.toml", "duration": 300}
+    found = sim.serve("pixart", "h100-nvlink-8,l20-pcie-8", "1-16", slo=4, **asks)
+    label, words = found.verdict.panel.lines[0]
+    assert (label, found.best.plan.cluster) == ("cheapest", "l20-pcie-8")
+    assert words.endswith(f"fewer than {found.fewest_bound} of l20-pcie-8 cannot keep up, whatever the plan")
+    assert found.fewest_bound == found.question.fewest_bound(2) > 2
+    none = serving_blocks(sim.serve("pixart", "h100-nvlink-8,l20-pcie-8", "1-16", slo=1.2, **asks))
+    assert "not possible: l20-pcie-8: no plan holds the SLO on up to 16 GPUs" in none
 
 
 def test_the_percentile_that_the_slo_is_about_is_told(capsys):
@@ -263,12 +306,23 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
         ),
         ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),
         ("--rate 1 --mix half.toml", "half.toml: share: those of its 1 class add up to 0.5, must be 1"),
+        ("--rate 1 --slo 3 --mix each.toml", "--slo is given, but every class has an slo of its own"),
+        (
+            "--rate 1 --mix typo.toml",
+            "typo.toml: unknown key class[0].res; known here: frames, guidance, resolution, share, slo",
+        ),
+        ("--rate 1 --price l20=2", "--price is 'l20=2', must be a number above 0, or a .toml file of prices"),
         ("--rate 1 --model sd21", "--model is given, but --service holds the times already"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(capsys, files, words, says):
     (files / "unsorted.csv").write_text("arrival_s,height,width,frames,steps\n1,64,64,1,1\n0,64,64,1,1\n")
-    (files / "half.toml").write_text("[[class]]\nshare = 0.5\n")
+    for name, more in (
+        ("half", ""),
+        ("typo", "res = 512"),
+        ("each", "slo = 9\n[[class]]\nshare = 0.5\nslo = 8"),
+    ):
+        (files / f"{name}.toml").write_text(f"[[class]]\nshare = 0.5\n{more}\n")
     code, out, err = asked(capsys, words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"sim: error: {says}")

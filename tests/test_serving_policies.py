@@ -335,6 +335,7 @@ def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
         (lambda queue: Run(queue[:2], 1), "1 steps of 2 requests, must be of at most 1 "),
         (lambda queue: Run(queue, 1), "1 steps of 3 requests, must be of requests of one shape"),
         (lambda queue: Run(queue[0], 1), "Run.*, must be a Run of a list of requests"),
+        (lambda queue: 3, "3, must be a Run"),
         (lambda queue: queue[0], "Job.*, must be a Run of a list"),
     ],
 )

@@ -13,6 +13,7 @@ from sim.cli.commands import check_files
 from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, named, settings_of, strategy_flags
 from sim.interrupts import postponed
+from sim.launching.launch import server_line
 from sim.report.blocks import print_blocks
 from sim.report.serving import load_warning, serving_blocks
 from sim.report.views import Serving
@@ -90,7 +91,7 @@ def _print(options: argparse.Namespace, serving: Serving) -> None:
     if options.json:
         print(json.dumps(serving.to_json(), allow_nan=False))
     else:
-        print_blocks(serving_blocks(serving), as_markdown=options.format == "markdown")
+        print_blocks(serving_blocks(serving, server_line), as_markdown=options.format == "markdown")
 
 
 def _write(options: argparse.Namespace, serving: Serving) -> None:

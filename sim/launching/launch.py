@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
@@ -385,6 +386,15 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
         start.append("train.py reads the config.json of your backbone beside it")
     notes = (read, *filter(None, (filled(note, values) for note in runtime.notes)), *start)
     return Launch(runtime.name, f"{text}\n", notes, (*result.source.remarks, *lacking), files)
+
+
+def server_line(result: Result, name: str) -> str:
+    """Return the command line that starts the server of a runtime for a point; requests say size, frames and steps."""
+    runtime = find_runtime(name)
+    head = runtime.command if runtime.command.startswith(runtime.serves) else runtime.serves
+    of_server = takewhile(lambda item: item[1] != "${height}", runtime.flags.items())
+    server = replace(runtime, command=head, flags=dict(of_server))
+    return _command(server, values_of(result, runtime)).replace(LINE, " ")
 
 
 def _command(runtime: Runtime, values: dict[str, Any]) -> str:

@@ -1,25 +1,32 @@
 """Serving in words: the verdict on plans, their table, and the page of a report."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from itertools import zip_longest
+from math import ceil, inf
+from typing import Final
 
 import numpy as np
 
 from profiles.errors import counted, flag_of, flag_value
-from profiles.software.runtimes import find_runtime
-from sim.explore.legality import runtimes_of
+from profiles.software.runtimes import Runtime, find_runtime
+from sim.explore.legality import left_out, runtimes_of
+from sim.outcomes.results import Result
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import plain, rounded, sample_words
 from sim.report.page import FROM, Headline, Part, page_text, provenance
-from sim.report.results import command_of, memory_words, origin_lines
-from sim.serving.answers import TOLD, Serving
+from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origin_lines
+from sim.serving.answers import TOLD, Serving, ranked_by
 from sim.serving.fleet import Plan
 from sim.serving.outcomes import Outcome, interval_of_p99
+from sim.serving.service import Site
+from strategies.policy import Policy
 
 MOST_ROWS, MOST_IMPOSSIBLE = 10, 3
 """Rows of the table of plans, beside the best of each policy and cluster, and lines on what cannot be."""
+SURE: Final = 3.0
+"""Requests without a miss, times the share that may, from which 95 of 100 draws hold: -ln 0.05 (the rule of three)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +43,34 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
         InfeasibleError: no plan is known.
     """
     plan, result = serving.best.plan, serving.result
-    lines = [] if serving.fewest_bound is None else [("fewest", _fewest_words(serving))]
+    lines = [] if serving.fewest_bound is None else [_fewest_line(serving)]
     lines.append(("best", plan_words(plan, named=len(serving.questions) > 1)))
-    cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
-    lines.append(("policy", f"{plan.rule}{cap}: {plan.policy.summary}"))
+    lines.append(("policy", _policy_words(serving.best)))
     lines += [*_quality_lines(serving), *_memory_lines(serving), *_why_lines(serving, serving.best)]
     lines += _doubt_lines(serving)
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
     else:
-        lines += origin_lines(result)
+        told, runs = origin_lines(result), starts(serving.best)
+        lines += [(of, words if runs or of != "runs in" else NO_RUNTIME_TODAY) for of, words in told]
     return ServingVerdict(Panel(serving.title, lines))
+
+
+def starts(of: Outcome) -> bool:
+    """Whether servers of runtimes do what a plan did: no pools, and each request once and whole on one replica."""
+    parts = 0 if of.log is None else sum(len(ran.jobs) for ran in of.log.ran) - len(of.log.jobs)
+    return not (of.plan.elastic or of.plan.stages or parts)
+
+
+def _policy_words(best: Outcome) -> str:
+    """Return the policy of a plan, and who has it where that is not every server."""
+    plan, policy = best.plan, best.plan.policy
+    cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
+    words = f"{plan.rule}{cap}: {policy.summary}"
+    if (type(policy).rank, type(policy).start) == (Policy.rank, Policy.start) and not plan.elastic:
+        return words
+    own = "no server orders so: it takes a dispatcher of your own before the replicas"
+    return f"{words}; {own if starts(best) else 'no runtime known here does'}"
 
 
 def plan_words(plan: Plan, *, named: bool = False) -> str:
@@ -56,22 +80,27 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     )
     shared = f"{plan.gpus} GPUs, as many for each request as the policy gives, at most {plan.degree}"
     parts = [shared if plan.elastic else " and ".join(replicas)]
+    if plan.stages:
+        gpus = {name: counted(of, "GPU") for name, of in plan.stages.items()} | {"denoiser": parts[0]}
+        parts = [f"{name} {words}" for name, words in gpus.items()]
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
     known = {key: value for key, value in plan.parameters.items() if value not in (None, 1)}
     parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
-    pools = ", ".join(f"{name} {gpus}" for name, gpus in plan.stages.items())
-    return ", ".join([*parts, f"pools {pools}"] if pools else parts)
+    return ", ".join(parts)
 
 
-def _fewest_words(serving: Serving) -> str:
-    """Return the fewest GPUs, at the low and the high estimate too, and the bound below them."""
-    gpus, (low, high) = serving.best.plan.gpus, serving.ends["gpus"]
-    ends = [f"{low:g} if our step times are too long"] * (low < gpus)
-    ends += [f"{'more' if high == inf else f'{high:g}'} if they are too short"] * (high > gpus)
-    band = f" ({', '.join(ends)})" if ends else ""
-    return (
-        f"{counted(gpus, 'GPU')}{band}; fewer than {serving.fewest_bound} cannot keep up, whatever the plan"
-    )
+def _fewest_line(serving: Serving) -> Line:
+    """Return the fewest GPUs, of several prices the cheapest, at both ends of the estimate too, and the bound below."""
+    best, (low, high) = serving.best, serving.ends["gpus"]
+    gpus, ours = best.plan.gpus, "our step times are too"
+    ends = [f"{low:g} if {ours} long"] * (low < gpus)
+    ends += [f"{'more' if high == inf else f'{high:g}'} if {ours} short"] * (high > gpus)
+    band = f" ({', '.join(ends) or f'the same if {ours} long or short'})" * (serving.result is not None)
+    cheapest = len({of.site.price for of in serving.questions}) > 1
+    price = f", ${best.dollars_per_hour:,.2f} an hour" if cheapest else ""
+    whose = f" of {best.plan.cluster}" if len(serving.questions) > 1 else ""
+    bound = f"fewer than {serving.fewest_bound}{whose} cannot keep up, whatever the plan"
+    return "cheapest" if cheapest else "fewest", f"{counted(gpus, 'GPU')}{price}{band}; {bound}"
 
 
 def share_words(share: float) -> str:
@@ -86,10 +115,16 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         slos = sorted({kind.slo_s for kind in serving.questions[0].kinds if kind.slo_s < inf})
         within = " to ".join(dict.fromkeys(map(figures, (slos[0], slos[-1]))))
         worst_s = (interval_of_p99(best.latencies_s) or (0.0, 0.0))[1]
-        narrowly = " narrowly" * bool(options.slo_share == 0.99 and worst_s > slos[0] == slos[-1])
-        holds = f"held{narrowly}" if best.holds(options.slo_share) else "missed"
+        by_draw = bool(options.slo_share == 0.99 and worst_s > slos[0] == slos[-1])
+        held, count = best.holds(options.slo_share), len(best.latencies_s)
+        holds = f"held{', but other random draws may miss' * by_draw}" if held else "missed"
         words = f"{share_words(best.attainment)} of the requests within {within} s"
         yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
+        least = ceil(SURE / (1 - options.slo_share) - 1e-6) if options.slo_share < 1 else 0
+        if held and count < least:
+            yield "", f"{count:,} requests are too few to tell: {least:,} without a miss would"
+        if flags := _unset_words(serving):
+            yield "", f"as predicted with {flags}, which no runtime sets: what one starts is slower"
     told = ", ".join(
         f"p{of:g} {figures(best.percentile_s(of))} s" for of in sorted({*TOLD, wanted_of(serving)})
     )
@@ -117,11 +152,26 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
 
 
-def _is_steady(serving: Serving) -> bool:
-    """Whether percentiles mean something: those of a trace, or of a load that the best plan keeps up with."""
-    return (
-        serving.best.keeps_up or serving.options.requests is not None or bool(serving.options.process.clients)
-    )
+def _runtime_of(site: Site, result: Result) -> Runtime | None:
+    """Return the runtime that starts a result: the one that is asked for, else the first; None where none does."""
+    name = site.runtime or next(iter(runtimes_of(result)), "")
+    return find_runtime(name) if name else None
+
+
+def _unset_words(serving: Serving) -> str:
+    """Return as flags what shortens the step times and no runtime, or not the one asked for, sets; empty if none."""
+    result = serving.result
+    runtime = None if result is None else _runtime_of(serving.question.site, result)
+    if runtime is None or result is None or result.source is None:
+        return ""
+    left = left_out(runtime, result.source.scenario)
+    return " ".join(f"{flag_of(name)} {value}" for name, value in left.items())
+
+
+def _is_steady(serving: Serving, of: Outcome | None = None) -> bool:
+    """Whether percentiles of a plan, by default the best, mean something: of a trace, or where it keeps up."""
+    options, of = serving.options, of or serving.best
+    return of.keeps_up or options.requests is not None or bool(options.process.clients)
 
 
 def wanted_of(serving: Serving) -> float:
@@ -211,31 +261,47 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         held = f", {shares} hold the SLO" if shares else ""
         error = "our step times are too short or too long, within their error"
         yield "if", f"{error}: p99 {low} to {high} s{held}"
+    if (whole := serving.whole) is not None:
+        yield (
+            "pools",
+            f"{whole.plan.replicas} {whole.plan.rule_and_cap} without: p99 {figures(whole.percentile_s(99))} s",
+        )
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
         yield "measured", f"simulated for measured: {', '.join(words)}"
 
 
-def serving_blocks(serving: Serving) -> list[Block]:
-    """Return the whole answer: verdict, tables, what was not possible, and how to start the replicas."""
+def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None = None) -> list[Block]:
+    """Return the whole answer: verdict, tables, what was not possible, and how to start the replicas.
+
+    ``server`` gives the command that starts the server of a runtime for a result; else `sim launch` prints it.
+    """
     blocks: list[Block] = [verdict_of_serving(serving).panel]
     blocks += [*([curve_table(serving)] if serving.curves else ()), *plan_blocks(serving)]
     sites = [of.site for of in serving.questions]
-    lines = [f"{of.name}: {line}" if len(sites) > 1 else line for of in sites for line in of.impossible]
-    more = [f"{len(lines) - MOST_IMPOSSIBLE} more"] if len(lines) > MOST_IMPOSSIBLE else []
-    blocks += [f"not possible: {line}" for line in (*lines[:MOST_IMPOSSIBLE], *more)]
+    named = [[f"{of.name}: {line}" if len(sites) > 1 else line for line in of.impossible] for of in sites]
+    lines = [
+        line for of_each in zip_longest(*named) for line in of_each if line
+    ]  # each cluster's first comes first
+    most = max(MOST_IMPOSSIBLE, len(sites))
+    more = [f"{len(lines) - most} more"] if len(lines) > most else []
+    blocks += [f"not possible: {line}" for line in (*lines[:most], *more)]
     plan, site = serving.best.plan, serving.question.site
-    if plan.elastic or not site.fastest:
+    if not (starts(serving.best) and site.fastest):
         return blocks
     servers: dict[int, str] = {}
     for gpus in dict.fromkeys(plan.sizes):
         result = site.fastest[gpus]
-        name = next(iter(runtimes_of(result)), "")
-        servers[gpus] = find_runtime(name).serves if name else ""
-        command = command_of(result, "launch" if name else "run", name)
+        runtime = _runtime_of(site, result)
+        name, servers[gpus] = ("", "") if runtime is None else (runtime.name, runtime.serves)
+        command = (
+            server(result, name)
+            if server and servers[gpus]
+            else command_of(result, "launch" if name else "run", name)
+        )
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
-    in_nodes = not plan.stages and max(plan.sizes) <= site.per_node
+    in_nodes = max(plan.sizes) <= site.per_node
     return [*blocks, *(places(plan.sizes, site.per_node, servers) if in_nodes else ())]
 
 
@@ -272,11 +338,21 @@ def plan_blocks(serving: Serving) -> list[Block]:
     alike = {group[0][0]: " = ".join(of.plan.rule_and_cap for _, of in group) for group in groups.values()}
     first = Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown])
     every = [of for _, of in shown]
-    table = _table("plans, best first", first, every, [alike[number] for number, _ in shown], serving)
-    return [
-        table,
-        *(["tie: the draws of requests cannot tell it from 1"] if ties & set(map(id, every)) else []),
-    ]
+    table = _table(
+        f"plans, best first, {ranked_by(serving)}",
+        first,
+        every,
+        [alike[number] for number, _ in shown],
+        serving,
+    )
+    legend = ["tie: the draws of requests cannot tell it from 1"] if ties & set(map(id, every)) else []
+    left = len(firsts) - len(shown)
+    legend += [f"{counted(left, 'row')} left out, worse than the best of each policy and cluster"] * (
+        left > 0
+    )
+    if not all(_is_steady(serving, of) for of in every):
+        legend.append("*: the queue grows; over a longer --duration these are more")
+    return [table, *legend]
 
 
 def curve_table(serving: Serving) -> Table:
@@ -295,11 +371,15 @@ def _table(
     title: str, first: Column, every: Sequence[Outcome], rules: Sequence[str], serving: Serving
 ) -> Table:
     """Return a table of plans, and of what they give."""
-    told = (50, 7), (wanted_of(serving), 0)
-    per_s = ["-" if of.capacity_per_s is None else plain(of.capacity_per_s, 3) for of in every]
-    dollars = ["-" if (of := one.dollars_per_1000) is None else f"{of:,.2f}" for one in every]
-    costs = [rounded(of.gpu_s_per_request, 3) if of.completed_per_s else "-" for of in every]
+    told, options = ((50, 7), (wanted_of(serving), 0)), serving.options
+    per_s = ["-" if (of := one.capacity_per_s) is None else plain(of, 3) if of else "none" for one in every]
+    runs = [of.completed_per_s > 0 and (of.capacity_per_s != 0 or options.rate is not None) for of in every]
+    uses = [f"{of.use:.0%}" if ran else "-" for of, ran in zip(every, runs, strict=True)]
+    costs = [rounded(of.gpu_s_per_request, 3) if ran else "-" for of, ran in zip(every, runs, strict=True)]
+    priced = [of.dollars_per_1000 if ran else None for of, ran in zip(every, runs, strict=True)]
+    dollars = ["-" if of is None else f"{of:,.2f}" for of in priced]
     clusters = [of.plan.cluster for of in every]
+    marked = [(of, "" if _is_steady(serving, of) else "*") for of in every]
     columns = [
         first,
         Column("GPUs", [str(of.plan.gpus) for of in every], 2),
@@ -308,9 +388,12 @@ def _table(
         Column("strategy", [of.plan.strategy for of in every], 6, words=True),
         Column("policy", rules, words=True, widest=22),
         Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
-        *(Column(f"p{p:g}\ns", [figures(of.percentile_s(p)) for of in every], rank) for p, rank in told),
+        *(
+            Column(f"p{p:g}\ns", [f"{figures(of.percentile_s(p))}{mark}" for of, mark in marked], rank)
+            for p, rank in told
+        ),
         Column("capacity\nper s", per_s),
-        Column("use", [f"{of.use:.0%}" for of in every], 5),
+        Column("use", uses, 5),
         Column(f"paid GPU-s\nper {samples_of(serving)[:-1]}", costs, 4),
         Column("$ per\n1,000", dollars),
     ]
@@ -324,7 +407,7 @@ def serving_page(serving: Serving, asked: str) -> str:
     result, best, panel = serving.result, serving.best, verdict_of_serving(serving).panel
     number, unit = f"{figures(best.percentile_s(99))} s", "in which 99 of 100 requests are served"
     if serving.fewest_bound is not None:
-        number, unit = counted(best.plan.gpus, "GPU"), "are the fewest that hold the SLO"
+        number, unit = counted(best.plan.gpus, "GPU"), f"are the {panel.lines[0][0]} that hold the SLO"
     told = ("best", "SLO", "latency", "use")
     words = [of if label == "best" else f"{label}: {of}" for label, of in panel.lines if label in told]
     blocks = serving_blocks(serving)[1:]

@@ -43,7 +43,8 @@ class Serving:
         ends: of the best plan, the lowest and the highest value of what it gives, by public key, where service takes
             as long as the low, the middle and the high estimate; infinite GPUs where none hold.
         limit: where the best plan misses the SLO or cannot keep up, the highest rate at which one would not, and it.
-        fewest_bound: GPUs that no plan can do without, where the fewest were asked for.
+        whole: where pools are asked for, the best on as many GPUs without them.
+        fewest_bound: GPUs of the best plan's cluster that none can do without, where the fewest were asked for.
     """
 
     title: str
@@ -52,6 +53,7 @@ class Serving:
     curves: list[list[Outcome]] = field(default_factory=list)
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
     limit: tuple[float, Plan] | None = None
+    whole: Outcome | None = None
     fewest_bound: int | None = None
 
     @property
@@ -190,11 +192,16 @@ def _find_fewest(found: Serving) -> None:
             for plan in question.plans(most):
                 if (least := question.fewest(plan, rate)) is not None:
                     found.outcomes.append(question.run(least, rate))
+            if all(of.plan.cluster != question.site.name for of in found.outcomes):
+                alone = (f": {of.shape.words} takes {s:.3g} s alone" for of, s in question.late_alone())
+                why = f"no plan holds the SLO on up to {counted(most, 'GPU')}{next(alone, '')}"
+                question.site.impossible = {why: None} | question.site.impossible
     finally:
         found.outcomes.sort(key=lambda of: (of.dollars_per_hour, of.percentile_s(99)))
     if not found.outcomes:
         bound = f"fewer than {found.fewest_bound} cannot keep up, whatever the plan"
         raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
+    found.fewest_bound = found.question.fewest_bound(rate)
     _look_closer(found, rate)
 
     def fewest(question: Question) -> float:
@@ -222,6 +229,10 @@ def _compare(found: Serving) -> None:
         found.outcomes.sort(key=lambda of: rank(of, options, cheapest=len(questions) > 1))
     best = found.best
     _look_closer(found, best.rate_per_s)
+    if options.stages:
+        question = replace(found.question, options=replace(options, pools=None, replicas=None))
+        whole = (question.run(plan, best.rate_per_s) for plan in question.plans(gpus))
+        found.whole = min(whole, key=lambda of: rank(of, options), default=None)
     if not (best.holds(options.slo_share) and best.keeps_up) and not options.process.clients:
         found.limit = _limit(found)
     if options.capacity:
@@ -290,3 +301,15 @@ def rank(of: Outcome, options: ServingOptions, *, cheapest: bool = False) -> tup
     if options.process.clients:
         return misses, -of.completed_per_s
     return misses, *((of.cost,) if cheapest or options.objective == "cost" else ()), of.percentile_s(99)
+
+
+def ranked_by(found: Serving) -> str:
+    """Return in words by what the outcomes are ranked."""
+    options, several = found.options, len(found.questions) > 1
+    if found.fewest_bound is not None:
+        return f"by {'GPUs' if found.best.price_per_gpu_hour is None else 'dollars an hour'}, then by p99"
+    if found.best.capacity_per_s is not None and options.rate is None:
+        return "by capacity, then by p99"
+    by = "cost, then by p99" if several or options.objective == "cost" else "p99"
+    by = "requests a second" if options.process.clients else by
+    return f"by {by}{'; those that miss the SLO last' * found.questions[0].has_slo}"

@@ -288,9 +288,12 @@ class _Fixed(_Station):
                 end = self.begin(run, replica, self.gpus[replica.number])
                 end.callbacks.append(partial(self._end, run, replica, at))
             elif chosen is not None:
+                if not chosen > self.env.now:
+                    rule = f"must be a Run, None, or a time to ask again after {self.env.now:g} s"
+                    raise InputError(f"`policy` {self.policy.name} chose {shown(chosen)}, {rule}")
                 if self.asked_s[at] != chosen:  # the policy looks at the queue again at that time
                     self.asked_s[at] = chosen
-                    again = self.env.timeout(max(0.0, chosen - self.env.now))
+                    again = self.env.timeout(chosen - self.env.now)
                     again.callbacks.append(lambda _: self._feed(at))
                 return
 

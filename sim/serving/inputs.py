@@ -1,7 +1,7 @@
 """Inputs of serving: questions made from arguments; traces, mixes, SLOs and prices read from files and words."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass, replace
 from math import inf, prod
 from pathlib import Path
@@ -57,40 +57,36 @@ def ask(
         of = scenario.workload
         usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
         kinds, trace = _kinds(options, usual)
-        for shape, where in {kind.shape: kind.where for kind in reversed(kinds)}.items():
+        shapes = {kind.shape: kind.where for kind in reversed(kinds)}
+        for shape, where in shapes.items():
             try:
                 check_size(scenario.model, shape.width, shape.height)
-                at_shape(scenario, shape, 1, 1)
+                scene = at_shape(scenario, shape, 1, 1)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
-        largest = max((kind.shape for kind in kinds), key=lambda shape: prod(shape[:3]))
+        largest = max(shapes, key=lambda shape: prod(shape[:3]))
         degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
         sites = [
             simulated(of, heaviest, largest, sizes, staged=bool(options.stages))
             for of, sizes in zip(asked, degrees, strict=True)
         ]
-        title, shapes = scenario.model.title, {kind.shape for kind in kinds}
-        scene = at_shape(scenario, heaviest, 1, 1)
         drawn = [f"{scene.asked['resolution']} pixels", counted(heaviest.steps, "step"), *scene.departures]
         if len(shapes) > 1:
             drawn = [f"requests of {len(shapes)} shapes", *scene.departures[len(scene.frames) :]]
-        where = f"{', '.join(of.name for of in sites)}, stack {scenario.stack.name}"
-        fleet = ", ".join([f"{fleet} of {where}", *drawn])
+        title, names = scenario.model.title, ", ".join(of.name for of in sites)
+        fleet = ", ".join([f"{fleet} of {names}, stack {scenario.stack.name}", *drawn])
     else:
         if options.stages:
             raise wrong("pools", "needs seconds of each stage, which the table of `service` does not have")
         table = read_service(Path(str(options.service)))
         sites, title = [table], table.source
         kinds, trace = _kinds(options, next(iter(table.rows))[1])
-    prices = prices_of(options.price, [site.name for site in sites])
     for site in sites:
-        site.price = prices[site.name]
-    known: dict[Shape, float] = {}  # seconds on the fewest GPUs on which a request fits
-    for shape in {of.shape for of in kinds if of.times_alone}:
-        alone_s = (sites[0].run_s(number, shape) for number in sites[0].samplers)
-        known[shape] = next((seconds for seconds in alone_s if seconds < inf), inf)
-    kinds = tuple(replace(of, slo_s=of.slo_s * known[of.shape]) if of.times_alone else of for of in kinds)
+        site.price = price_of(options.price, site.name)
+    kinds = tuple(
+        replace(of, slo_s=of.slo_s * sites[0].alone_s(of.shape)) if of.times_alone else of for of in kinds
+    )
     return f"{title}, serving on {fleet}", [
         Question(site, options, chosen, kinds, trace, counts) for site in sites
     ]
@@ -114,11 +110,16 @@ def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
 
 def _kinds(options: ServingOptions, usual: Shape) -> tuple[Sequence[Kind], Trace | None]:
     """Return the classes of requests, and the trace where one is given."""
+    trace, whose = None, ""
     if options.requests is not None:
-        return read_trace(Path(options.requests), options.slo)
-    if options.mix is not None:
-        return read_mix(options.mix, usual, options.slo), None
-    return [Kind(1.0, usual, *slo_of(options.slo))], None
+        (kinds, trace), whose = read_trace(Path(options.requests), options.slo), "request has a deadline_s"
+    elif options.mix is not None:
+        kinds, whose = read_mix(options.mix, usual, options.slo), "class has an slo"
+    else:
+        kinds = [Kind(1.0, usual, *slo_of(options.slo))]
+    if options.slo is not None and slo_of(options.slo) not in {(of.slo_s, of.times_alone) for of in kinds}:
+        raise wrong("slo", f"is given, but every {whose} of its own")
+    return kinds, trace
 
 
 def _counts(
@@ -191,10 +192,9 @@ def _kind_of(of: Table, usual: Shape, slo: float | str | None) -> Kind:
     """Return a class of a mix."""
     size, wanted = of.values().get("resolution"), of.values().get("slo", slo)
     for key, value in (("resolution", size), ("slo", wanted)):
-        if key in of:
-            _ = of.text(key) if isinstance(value, str) else of.positive(key)
+        _ = of.text(key, "-") if isinstance(value, str) else of.positive(key, 1.0)
     frames, steps = (of.integer(key, getattr(usual, key), minimum=1) for key in ("frames", "steps"))
-    guidance = of.text("guidance") if "guidance" in of else usual.guidance
+    guidance = of.text("guidance", usual.guidance or "-")
     share = of.positive("share", maximum=1)
     of.finish()
     try:
@@ -231,9 +231,9 @@ def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
     return kinds, Trace(since_first_s, tuple(order), tuple(latencies))
 
 
-def prices_of(value: float | str | None, clusters: Sequence[str]) -> Mapping[str, float | None]:
-    """Return dollars a GPU-hour by cluster: one number for all, or those of a TOML file."""
-    if not isinstance(value, str) or not value.endswith(".toml"):
-        return dict.fromkeys(clusters, None if value is None else positive("price", value))
-    table = Table.read(Path(value))
-    return {name: table.positive(name) for name in clusters}
+def price_of(value: float | str | None, cluster: str) -> float | None:
+    """Return dollars a GPU-hour of a cluster: a number for all, or of a TOML file."""
+    if isinstance(value, str) and value.endswith(".toml"):
+        return Table.read(Path(value)).positive(cluster)
+    or_file = ", or a .toml file of prices by cluster"
+    return None if value is None else positive("price", value, or_else=or_file)

@@ -29,7 +29,8 @@ class ServingOptions:
     """What is asked about serving, beside the model, the cluster and how it samples."""
 
     # fmt: off
-    rate: float | str | None = option(None, "requests a second, or 20/h, 5/min; 0.5-4 for a curve of ten points", metavar="PER_S")
+    rate: float | str | None = option(
+        None, "requests a second, or 20/h, 5/min; 0.5-4 for a curve of ten points", metavar="PER_S")
     slo: float | str | None = option(
         None, "seconds from arrival to image, or 3x those alone on the fewest GPUs (of the first cluster)",
         metavar="SECONDS")
@@ -129,14 +130,14 @@ class ServingOptions:
         return {name: int(pools[name]) for name in POOLS}
 
 
-def positive(name: str, value: Any, most: float = 1e9) -> float:  # noqa: ANN401
-    """Return a number above 0."""
+def positive(name: str, value: Any, or_else: str = "") -> float:  # noqa: ANN401
+    """Return a number above 0; a refusal also says what else may be given."""
     try:
         number = float(value)
     except (OverflowError, TypeError, ValueError):
         number = 0.0
-    if isinstance(value, bool) or not 0 < number <= most:
-        raise wrong(name, f"is {shown(value)}, must be a number above 0")
+    if isinstance(value, bool) or not 0 < number <= 1e9:
+        raise wrong(name, f"is {shown(value)}, must be a number above 0{or_else}")
     return number
 
 

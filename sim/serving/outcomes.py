@@ -93,7 +93,15 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome under its public keys."""
-        names = ("rate_per_s", "attainment", "mean_s", "completed_per_s", "use", "gpu_s_per_request")
+        names = (
+            "rate_per_s",
+            "attainment",
+            "mean_s",
+            "completed_per_s",
+            "use",
+            "keeps_up",
+            "gpu_s_per_request",
+        )
         row: dict[str, Any] = {"plan": self.plan.to_json()} | {name: getattr(self, name) for name in names}
         row |= {f"p{percent}_s": self.percentile_s(percent) for percent in (50, 90, 99)}
         row["requests"] = len(self.latencies_s)

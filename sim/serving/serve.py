@@ -181,11 +181,13 @@ class Question:
             return False
         return True
 
-    def late_alone(self, plan: Plan) -> list[tuple[Kind, float]]:
-        """Return the classes that miss their SLO on an idle fleet, with their seconds on its fastest replica."""
-        sizes = plan.degrees if plan.elastic else plan.sizes
+    def late_alone(self, plan: Plan | None = None) -> list[tuple[Kind, float]]:
+        """Return the classes that miss their SLO alone on a plan, or on any, with seconds on the fastest replica."""
+        if plan is not None and plan.stages:
+            return []
+        sizes = self.site.samplers if plan is None else plan.degrees if plan.elastic else plan.sizes
         alone = [(of, min(self.site.run_s(gpus, of.shape) for gpus in sizes)) for of in self.kinds]
-        return [] if plan.stages else [(of, seconds) for of, seconds in alone if seconds > of.slo_s]
+        return [(of, seconds) for of, seconds in alone if seconds > of.slo_s]
 
     def capacity_per_s(self, plan: Plan, least_per_s: float = 0.0) -> float:
         """Return the highest rate at which a plan holds the SLO, by bisection under the same draws.

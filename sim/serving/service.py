@@ -42,6 +42,7 @@ class Site(Service):
 
     Attributes:
         price: dollars a GPU-hour.
+        runtime: the one that must run its replicas, where one is named.
         impossible: what cannot be, in words, as it was found.
         results: of batches that were simulated, by GPUs, shape and requests.
         scale: factor on all seconds of a batch.
@@ -57,6 +58,7 @@ class Site(Service):
     ) -> None:
         self.name, self.samplers, self.per_node, self.fastest = name, samplers, per_node, fastest
         self.price: float | None = None
+        self.runtime: str | None = None
         self.impossible: dict[str, None] = {}
         self.results: dict[tuple[int, Shape, int], Result] = {}
         self.scale = 1.0
@@ -95,6 +97,10 @@ class Site(Service):
             return self.times(gpus, shape).run_s(shape)
         except InfeasibleError:
             return inf
+
+    def alone_s(self, shape: Shape) -> float:
+        """Return the seconds of a request alone on the fewest GPUs on which it fits; infinite where there are none."""
+        return next((of for gpus in self.samplers if (of := self.run_s(gpus, shape)) < inf), inf)
 
 
 class Simulated(Site):
@@ -270,6 +276,7 @@ def simulated(
     if staged and 1 not in samplers:
         samplers = {1: make("single", {}), **samplers}
     site = Simulated(asked.scenario, samplers, fastest)
+    site.runtime = asked.runtime
     if staged and 1 not in fastest:
         fastest[1] = site.result(1, shape)
     lacking = [counted(gpus, "GPU") for gpus in degrees if gpus not in samplers]
