@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import fields
 from inspect import signature
 from itertools import product
+from math import prod
 from string import Template
 
 import pytest
@@ -17,8 +18,8 @@ from making import refused
 import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InfeasibleError, InputError, unmarked
-from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime
-from sim.explore.legality import runtimes_of
+from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime, runs_in
+from sim.explore.legality import case_of, runtimes_of
 from sim.launching.launch import launch_of
 from sim.report.results import NO_RUNTIME_TODAY, command_of, panel_of
 from strategies.registry import class_of
@@ -36,7 +37,7 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     for strategy, rule in runtime.rules.items():
         own = {item.name for item in fields(class_of(strategy, runtime.task))}
         others = {other for other in rule.values.values() if isinstance(other, str)}
-        assert {*rule.values, *rule.least, *others} <= own | {"data_degree", "checkpointing"}
+        assert {*rule.values, *rule.least, *others} <= own | {"data_degree", "checkpointing", "heads"}
         assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
                    for value in rule.values.get(item.name, ()))  # fmt: skip
     assert {*(runtime.models or ()), *runtime.alone} <= {*model_names()}
@@ -410,6 +411,31 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
             for name in runtimes:
                 texts = [launch_of(of, find_runtime(name)).text for of in (before, result)]
                 assert texts[0] != texts[1], (model, name, change)
+
+
+def test_the_degrees_that_sglang_takes_multiply_to_the_gpus_and_divide_the_heads():
+    there = sim.run("wan2.1-14b", "single", "p5", 1).source.scenario  # 40 heads, two predictions
+    legal = set()
+    every = [*product((1, 2), (1, 2, 4), (1, 2, 3, 4, 8), (1, 2))]
+    for degrees in every:
+        names = "guidance_degree", "tensor_degree", "ulysses_degree", "ring_degree"
+        sampler = class_of("hybrid")(**dict(zip(names, degrees, strict=True)), pipeline_degree=1)
+        with suppress(InfeasibleError):
+            ways = "parallel" if degrees[0] == 2 else "sequential"
+            scenario = there.with_options(num_gpus=prod(degrees), guidance=ways)
+            sampler.bound(scenario)
+            assert "sglang" in runs_in("sample", case_of(sampler, scenario))
+            legal.add(degrees)
+    assert legal == {of for of in every if 40 // of[1] % of[2] == 0}
+
+
+def test_heads_are_padded_by_the_runtime_that_can():
+    point = {"model": "wan2.1-14b", "strategy": "ulysses", "cluster": "h100-nvlink-8", "heads": "padded"}
+    assert "sglang" in runtimes_of(sim.run(**point, gpus=4))  # which divides 40
+    assert runtimes_of(sim.run(**point, gpus=3)) == ("diffusers",)
+    assert "ulysses_degree=3, ring_degree=1, ulysses_anything=True" in sim.launch(**point, gpus=3).text
+    with pytest.raises(InputError, match=r"heads\(padded\) must be divided"):
+        sim.launch(**point, gpus=3, runtime="sglang")
 
 
 def test_fastvideo_reads_the_run_that_is_printed():

@@ -17,6 +17,8 @@ from profiles.parsing import parse_toml
 from profiles.software.stacks import DEFAULT_STACK
 
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
+OF_HEADS: Final = "heads"
+"""The option of sampling that rules speak of where degrees alone do not divide the heads."""
 UNCHECKED: Final = "not checked"
 """Stands for the version where the source was not read."""
 
@@ -148,7 +150,8 @@ class Runtime:
         rule = self.rules.get(case.strategy)
         if rule is None:
             return f"of strategies it has {', '.join(self.rules)}, not {case.strategy}"
-        if unknown := self.unknown(case.model):
+        padded = OF_HEADS in case.parameters and OF_HEADS not in self.sets
+        if unknown := self.unknown(case.model) or f"{OF_HEADS}(padded) must be divided" * padded:
             return unknown
         alone = case.model in self.alone
         if (alone and case.gpus > 1) or (self.powers_of_two and case.gpus & (case.gpus - 1)):

@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.levers import FP8, HALF
-from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
+from profiles.software.runtimes import OF_HEADS, Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Point, find_points
 from sim.outcomes.results import Result, unused_options
 from sim.outcomes.runs import parameters_of, run_point
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import options_of
+from strategies.patching.grid import PADDED
+from strategies.plans.workloads import HEADS
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -44,6 +46,11 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
         return Case(scenario.model.name, strategy.name, parameters, gpus)
     point: Any = strategy
     groups = point.guidance_groups(scenario)
+    if scenario.workload.heads == PADDED:
+        try:
+            strategy.bound(scenario.with_options(heads=HEADS[0]))
+        except InfeasibleError:  # the degrees alone do not divide them
+            parameters[OF_HEADS] = PADDED
     if parameters.get("pipeline_degree", 0) is None:
         parameters["pipeline_degree"] = gpus // groups
     if parameters.get("pipeline_degree") == 1 and parameters.get("patches") in (None, 1):

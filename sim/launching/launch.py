@@ -37,6 +37,7 @@ from sim.report.results import command_of
 from sim.report.views import Scaling, Sweep
 from strategies.orders.whole import order_of
 from strategies.parameters import options_of
+from strategies.patching.grid import PADDED
 from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL
 from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -127,6 +128,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "scale_or_split": one_scale or grid.guidance > 1,
         "ulysses": grid.ulysses,
         "ring": grid.ring,
+        "padding": ", ulysses_anything=True" if workload.heads == PADDED and grid.ulysses > 1 else "",
         "several_gathering": _over_one(grid.rows),
         "tensor": grid.tensor,
         "sequence": sequence,
@@ -433,7 +435,7 @@ def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -
     options = {name: value for name, value in options.items() if name not in scenario.shared_options}
     options |= {"batch_size": result.batch_size, "stack": scenario.stack_name}
     usual = _usual_options(scenario, runtime)
-    printed = {name for name, gap in runtime.sets.items() if values[gap] not in (None, False)}
+    printed = {name for name, gap in runtime.sets.items() if values[gap] not in (None, False, "")}
     return {
         name: value
         for name, value in options.items()
