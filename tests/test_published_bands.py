@@ -6,7 +6,19 @@ from math import log
 import pytest
 
 from profiles.costs.bands import BANDS, Circumstances, load_bands, read_bands
-from validate.published.bands import Miss, Misses, judged, pooled, scores_of, speedups, text_of, trusts, waits
+from profiles.costs.trust import own_misses
+from validate.published.bands import (
+    Miss,
+    Misses,
+    judged,
+    own,
+    pooled,
+    scores_of,
+    speedups,
+    text_of,
+    trusts,
+    waits,
+)
 from validate.published.held import Held, coverage_table, scored
 from validate.published.records import Conditions, Record, Standing, all_published, authors_of, the_published
 
@@ -126,3 +138,17 @@ def test_trust_is_of_independent_times_by_kind_and_family_and_tells_pace_from_sc
     assert measured.sizes == ("1024",)
     assert measured.strategies == ("ulysses", "ring", "usp"), "no row is of Attention2D"
     assert (derived.family, derived.pace.numbers, derived.scaling.numbers) == ("derived", 1, 0)
+
+
+def test_a_models_own_numbers_are_our_times_over_the_published_by_device():
+    records = [latency(2.2), latency(1.6, source=XDIT), latency(3.0, device=L20)]
+    records = [replace(of, row=replace(of.row, model="SDXL at 1024")) for of in records]
+    faster = replace(records[0], row=replace(records[0].row, quantity="samples_per_s"), predicted=4.0)
+    assert [*own([*records, faster])] == [
+        ("sample", "sdxl", A100, "3", "0.5000", "1.1000"),
+        ("sample", "sdxl", L20, "1", "1.5000", "1.5000"),
+    ]
+    words = own_misses("sample", "qwen-image", "h100-80gb-sxm")
+    assert (
+        words == "qwen-image itself, our time over the published, by device: +8% to +28% on a100-80gb-sxm (5)"
+    )

@@ -1,6 +1,7 @@
 """Trust: errors of the independent published numbers, by task, family of devices and kind of method.
 
-``trust.csv`` is written by ``python -m validate published --trust profiles/trust.csv``. Pace and scaling are told
+``trust.csv``, and ``misses.csv`` of each model's own, are written by ``python -m validate published --trust
+profiles/trust.csv``. Pace and scaling are told
 apart: a source that prints a run on one GPU, or within one node, says how fast compute is; what it prints beyond says
 how the method scales, whatever the pace.
 """
@@ -22,6 +23,9 @@ COLUMNS: Final = (
     "task", "family", "kind", "strategies", "sources", "models", "sizes", "pace_numbers", "pace_median", "pace_worst",
     "scaling_numbers", "scaling_median", "scaling_worst",
 )  # fmt: skip
+MISSES: Final = TRUST.with_name("misses.csv")
+OWN: Final = ("task", "model", "device", "numbers", "low", "high")
+"""Columns of a model's own numbers: estimated over published times, the least and the largest."""
 ALONE: Final = "one GPU"
 """The kind of every method on one GPU."""
 NEAREST: Final = {"train": "data parallel", "sample": ALONE}
@@ -136,6 +140,18 @@ def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: boo
     near = (one for one in _shipped() if (one.task, one.family, one.kind) == (task, family, NEAREST[task]))
     kind = ALONE if num_gpus == 1 else strategy
     return Trust(task, family, kind, nearest=None if kind == NEAREST[task] else next(near, None))
+
+
+@cache
+def own_misses(task: str, model: str, device: str) -> str:
+    """Return the errors of the published numbers of a model itself in words, those on a device first; empty without."""
+    rows = [row for row in read_rows(MISSES, OWN) if row.cells(OWN[:2]) == (task, model)]
+    rows.sort(key=lambda row: row.text("device") != device)
+    told = []
+    for row in rows:
+        ends = dict.fromkeys(f"{row.number(end) - 1:+.0%}" for end in OWN[-2:])
+        told.append(f"{' to '.join(ends)} on {row.text('device')} ({row.integer('numbers')})")
+    return f"{model} itself, our time over the published, by device: {', '.join(told)}" if told else ""
 
 
 @cache

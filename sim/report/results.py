@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from profiles.costs.bands import FAMILIES
-from profiles.costs.trust import Trust, trust_of
+from profiles.costs.trust import Trust, own_misses, trust_of
 from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import find_runtime
 from profiles.software.stacks import DEFAULT_STACK, SERVED
@@ -111,7 +111,10 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     measured = scenario.measured
     paced = "; beside these, a measured run of yours sets the pace of compute"
     paced = paced if measured is not None and measured.task == scenario.task else ""
-    yield "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
+    if own := own_misses(result.task, scenario.model.name, device):
+        yield "trust", own
+    general = f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
+    yield "" if own else "trust", general
 
 
 def _runtime_words(result: Result, scenario: AnyScenario) -> str:

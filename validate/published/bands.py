@@ -16,6 +16,7 @@ from math import expm1, log
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from profiles.architectures.models import model_names
 from profiles.costs.bands import (
     ANCHORED,
     ANY,
@@ -35,11 +36,12 @@ from profiles.costs.bands import (
     load_bands,
     spread_of,
 )
-from profiles.costs.trust import COLUMNS, Errors, Trust
+from profiles.costs.trust import COLUMNS, MISSES, OWN, Errors, Trust
 from profiles.files import read_text
-from profiles.machines.clusters import IDEAL, LINKS, cluster_names
+from profiles.machines.clusters import IDEAL, INTER_NODE, INTRA_NODE, cluster_names
 from profiles.measuring.tables import grouped
 from profiles.measuring.writing import csv_text, toml_text, write_file
+from profiles.names import known_name
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
 from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, scored
@@ -132,7 +134,7 @@ class Misses:
 def unmeasured(spreads: Sequence[Spread]) -> Iterator[Spread]:
     """The spreads of sampling over kinds of links that no row is of."""
     widest = max(spreads, key=lambda one: one.spread)
-    for kind in LINKS:
+    for kind in dict.fromkeys((*INTRA_NODE, *INTER_NODE)):
         if kind not in (IDEAL, *(one.where for one in spreads)):
             words = f"prior: no row is of such links; the widest of those measured, {widest.where}"
             yield replace(widest, where=kind, rows=0, sources=0, source=words)
@@ -324,3 +326,17 @@ def write_trust(path: Path, ledger: Ledger) -> None:
     held = misses_of(ledger.records).held
     lines = [trust.cells for trust in trusts(judged(ledger.records, held, load_bands()))]
     write_file(path, csv_text(COLUMNS, lines))
+    write_file(path.with_name(MISSES.name), csv_text(OWN, own(ledger.records)))
+
+
+def own(records: Iterable[Record]) -> Iterator[tuple[str, ...]]:
+    """The lines of our times over those of each shipped model's own independent times and throughputs, by device."""
+    times: dict[tuple[str, ...], list[float]] = {}
+    for one in records:
+        error, where, row = one.independent_error, one.conditions, one.row
+        model = known_name("model", row.model.split(" ")[0], model_names(), silent=True)
+        if error is not None and where is not None and model and row.quantity.endswith("_s"):
+            over = 1 / (1 + error) if row.quantity.endswith("_per_s") else 1 + error
+            times.setdefault((row.task, model, where.device), []).append(over)
+    for key, of in sorted(times.items()):
+        yield *key, str(len(of)), f"{min(of):.4f}", f"{max(of):.4f}"
