@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
@@ -165,13 +165,19 @@ def degree(what: str, default: int | None = 1) -> Any:
 
 def completed(strategy: S) -> S:
     """Return a strategy with the fields filled in that were left out and are by default those of others."""
-    same_as = {item.name: item.metadata.get("same_as") for item in fields(strategy)}  # type: ignore[arg-type]
+    same_as = {item.name: item.metadata.get("same_as") for item in fields_in(type(strategy))}
     filled = {
         name: getattr(strategy, other)
         for name, other in same_as.items()
         if other is not None and getattr(strategy, name) is None
     }
     return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
+
+
+@cache
+def fields_in(strategy: type[Any]) -> tuple[Field[Any], ...]:
+    """Return the fields of a class of strategies; a sweep asks for them at each of its points."""
+    return fields(strategy)
 
 
 def check_integer(name: str, value: object, *, minimum: int = 1, most: int = MAX_INTEGER) -> None:
@@ -197,7 +203,7 @@ def _check_when_made(owner: type[Any]) -> None:
         return
 
     def check_first(self: Any) -> None:
-        for item in fields(self):
+        for item in fields_in(type(self)):
             if isinstance(item, Parameter):
                 value = plain_value(getattr(self, item.name))
                 object.__setattr__(self, item.name, value)

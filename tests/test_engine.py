@@ -350,7 +350,7 @@ def test_two_collectives_of_one_port_take_as_long_side_by_side_as_in_turn(make, 
     rows = [[make.op("0B0", 0.0, writes="g h")], []]
     reductions = [((0,), 10 * CHUNK_S, 0, "g", "r"), ((0,), 10 * CHUNK_S, 0, "h", "s")]
     plan = make.plan(rows, placement=Placement(cluster, 4, 2, 2), collectives=reductions)
-    collectives = [replace(of, stream=number) for of, number in zip(plan.collectives, streams, strict=True)]
+    collectives = [of._replace(stream=number) for of, number in zip(plan.collectives, streams, strict=True)]
     assert simulate(replace(plan, collectives=tuple(collectives))).end_s == pytest.approx(20 * CHUNK_S)
 
 

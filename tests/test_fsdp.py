@@ -302,7 +302,7 @@ def test_subgroups_beside_one_another_share_the_ports_of_their_node(make):
     assert placement.groups((0,), (0,), Subgroup(2, 4)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
     assert route.wire_s == pytest.approx(4 * 1e6 / 1e8)
     assert route.sent_bytes == 8 * 1e6
-    inside = Network(placement).collective(replace(across, subgroup=Subgroup(4, 1)))
+    inside = Network(placement).collective(across._replace(subgroup=Subgroup(4, 1)))
     assert inside.wire_s == pytest.approx(1.5 * 1e6 / 1e9)
     assert inside.sent_bytes == 8 * 1.5e6
 

@@ -57,7 +57,7 @@ def test_waiting_for_a_collective_is_waiting_for_the_one_whose_result_it_reads(m
     reductions = [((0,), 3.0, 0, "g", "q"), ((0,), 1.0, 0, "q", "r")]
     plan = replicated(make, rows, reductions).plan
     first, second = plan.collectives
-    trace = simulate(replace(plan, collectives=(first, replace(second, stream=1))))
+    trace = simulate(replace(plan, collectives=(first, second._replace(stream=1))))
     assert trace.starts[0] == pytest.approx((0.0, 5.0))
     assert exposed_communication_s(trace) == idle_s(trace) == pytest.approx(4.0)
 

@@ -86,7 +86,7 @@ def test_groups_that_fill_the_cards_reach_the_efficiency_of_all_that_are_active(
 def test_each_call_of_a_collective_takes_its_time(make):
     network = Network(Placement(make.cluster(make.link(bandwidth=1e9), call_s=0.5), 4, 4, 4))
     once = Collective("all_gather", (0, 1), SIZE, None, (), ())
-    assert [network.collective(replace(once, calls=calls)).fixed_s for calls in (1, 3)] == [0.5, 1.5]
+    assert [network.collective(once._replace(calls=calls)).fixed_s for calls in (1, 3)] == [0.5, 1.5]
 
 
 def test_groups_under_two_switches_or_two_hosts_do_not_disturb_each_other(cards):

@@ -122,18 +122,27 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
     def score(point: Point) -> float:
         return point.least_score(objective) if point.result is None else point.score(objective)
 
+    def facts(point: Point) -> tuple[Any, ...]:
+        return tuple(fact(point, scenario) for fact in PREFERRED.values())
+
     def preference(point: Point) -> tuple[Any, ...]:
         held_bytes = point.costs[1] or point.least_memory_bytes
-        return *(fact(point, scenario) for fact in PREFERRED.values()), int(held_bytes / GIB), score(point)
+        return *facts(point), int(held_bytes / GIB), score(point)
 
-    def first(worse: float, name: str | None = None) -> Point | None:
-        faster = (of for of in waiting if score(of) < worse and name in (None, of.name))
-        return min((of for of in faster if starts(of, scenario) == runs), key=score, default=None)
-
-    limit = choice.best.score(objective)
-    found = first(limit) or first(score(choice.point), choice.point.name)
+    waiting = [point for point in waiting if starts(point, scenario) == runs]
+    limit, chosen, least = choice.best.score(objective), choice.point, facts(choice.point)
+    own = min(of.score(objective) for of in points if of.name == chosen.name and starts(of, scenario) == runs)
+    alike = min((score(of) for of in choice.close if facts(of) == least), default=score(chosen))
+    faster = (
+        of
+        for of in waiting
+        if score(of) < limit
+        or (of.name == chosen.name and score(of) < own)
+        or (score(of) < alike and facts(of) == least)
+    )
+    found = min(faster, key=score, default=None)
     if found is not None or objective == "memory":  # which is counted, so that nothing ties
         return found
     close = (point for point in waiting if score(point) <= SLACK * limit)
-    least = min(close, key=preference, default=choice.point)
-    return least if preference(least) < preference(choice.point) else None
+    preferred = min(close, key=preference, default=chosen)
+    return preferred if preference(preferred) < preference(chosen) else None

@@ -117,7 +117,7 @@ def left_out(runtime: Runtime, scenario: AnyScenario) -> dict[str, Any]:
 
 def as_priced(names: Iterable[str], scenario: AnyScenario) -> tuple[str, ...]:
     """Return runtimes, first those that set all that the time of a point depends on, and of these those that serve."""
-    every = [find_runtime(name) for name in names]
+    every = [all_runtimes()[name] for name in names]
     every.sort(key=lambda one: (len(left_out(one, scenario)), not one.serves))
     return tuple(one.name for one in every)
 

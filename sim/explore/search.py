@@ -155,10 +155,11 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         if not simulate(point):
             insort(waiting, point, key=turn)
             continue
-        known[point.recommended].add(point)
-        led.add(point.name)
-        started |= point.status == "simulated" and may_start(point, sweep.scenario)
-        waiting = sorted(filter(matters, waiting), key=turn)
+        starts = not started and point.status == "simulated" and may_start(point, sweep.scenario)
+        if known[point.recommended].add(point) or starts or point.name not in led:
+            led.add(point.name)
+            started |= starts
+            waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
         report("simulating", done, done + len(waiting))
     points = _may_tie(sweep, points)
@@ -298,18 +299,20 @@ class Threshold:
     best_of: dict[str, float] = field(default_factory=dict)
     front: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, point: Point) -> None:
-        """Take note of a point that was simulated."""
+    def add(self, point: Point) -> bool:
+        """Take note of a point that was simulated; return whether that changes a limit."""
         score = point.score(self.objective)
         if score == inf:
-            return
+            return False
+        before = self.kth, self.best_of.get(point.name), self.front
         self.scores[point.identity] = score
         best = heapq.nsmallest(self.top, self.scores.values())
         self.kth = best[-1] if len(best) >= self.top else inf
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
         seconds, size = point.costs
-        if self._fastest_s(size) > seconds:
+        if self.objective == "pareto" and self._fastest_s(size) > seconds:
             self.front = [of for of in self.front if of[0] < seconds or of[1] < size] + [point.costs]
+        return before != (self.kth, self.best_of[point.name], self.front)
 
     def limit(self, point: Point) -> float:
         """Return the score from which on a point does not matter."""

@@ -1,7 +1,7 @@
 """Runs: one strategy on one scenario, replayed part by part, its result, and what its error is made of."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, main_part, measured_parts, named_traces, parts_by, replay_parts, variants
 from sim.outcomes.results import NamedTrace, Result, Source
+from strategies.parameters import fields_in
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -128,7 +129,7 @@ def result_of(
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
     """Return the parameters of a strategy by name."""
-    return {item.name: getattr(strategy, item.name) for item in fields(strategy)}  # type: ignore[arg-type]
+    return {item.name: getattr(strategy, item.name) for item in fields_in(type(strategy))}
 
 
 def _of_job(parts: Sequence[Part]) -> Measures:

@@ -161,7 +161,9 @@ class _Replay:
         self.sizes_bytes = [sizes_bytes[tensor] for tensor, _ in wiring.slots]
         self.legs = _legs(wiring, self.sizes_bytes, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
-        self.chunks = {id(route): Chunks.of(route) for route in self.collective_routes}
+        self.chunks = {
+            key: Chunks.of(of) for key, of in {id(of): of for of in self.collective_routes}.items()
+        }
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]

@@ -30,7 +30,7 @@ from strategies.plans.actions import (
     StageAction,
 )
 from strategies.plans.network import Network
-from strategies.plans.plan import Collective, FilledLayer, Filling, Op, Plan, Tensors
+from strategies.plans.plan import Collective, FilledLayer, Filling, Op, Plan, Tensor, Tensors
 from strategies.plans.wiring import wire
 from strategies.plans.worklist import Outputs, Step, walk
 
@@ -123,7 +123,7 @@ class PipelineBuilder:
         known = self._known.setdefault((role, stage), {})
         if number not in known:
             known[number] = len(self.tensors)
-            self.tensors.add(role, stage, range(number, number + 1), size_bytes)
+            self.tensors.append(Tensor(role, stage, number, size_bytes))
         return known[number]
 
     def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:

@@ -8,6 +8,7 @@ components, and layers that only pass gradients through, lie whole on every GPU,
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.mesh import GATHER, SHARDS, Collected, Mesh
 from strategies.pipelining.stages import Shape, divisors
-from strategies.pipelining.teams import pass_s
+from strategies.pipelining.teams import PassTimes, TeamPass, insides
 from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Plan, Stage
@@ -175,7 +176,7 @@ def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> f
     if not any(sizes):
         return 0.0
     if what.subgroup:
-        return sum_in_order(layout.seconds(what, size) for size in sizes)
+        return sum_in_order(times * layout.seconds(what, size) for size, times in Counter(sizes).items())
     return layout.law(what.operation, (0,)).least_s(sum_in_order(sizes), len(sizes))
 
 
@@ -188,55 +189,88 @@ def _summing_s(layout: Layout, way: Exchange, sizes: Sequence[float]) -> list[fl
     ]
 
 
+def _passes(layout: Layout, units: range, way: Exchange, again: range) -> list[tuple[TeamPass, int]]:
+    """The passes of a micro-batch, the first one first, and how many are alike.
+
+    Weights are copied before the forward, of units ``again`` before the backward too, and gradients after it.
+    """
+    stages, inside, extra = layout.stages, insides(layout), layout.scenario.workload.extra_forward
+    gathers, packs = way.gathers and layout.parts > 1, way.gathers or layout.parts > 1
+    sums = -(-layout.shape.micro_batches // way.every) / layout.shape.micro_batches
+    first, alike = dict[object, int](), Counter[tuple[int, bool]]()
+    for unit in units:
+        sizes = stages[unit].parameters, layout.parameters[unit], layout.summed_parameters[unit]
+        alike[first.setdefault((inside[unit], *sizes), unit), unit in again] += 1
+    passes = []
+    for (unit, twice), times in alike.items():
+        pieces = way.pieces(layout, unit) if packs else []
+        copied_back_s = sums * sum_in_order(packed_s(layout, unit, size) for _, size in pieces)
+        copied_s = unpacked_s(layout, unit) if gathers else 0.0
+        passes += [
+            (TeamPass(inside[unit], FORWARD, copied_s), times),
+            (TeamPass(inside[unit], FORWARD, 0.0 if way.sweeps else copied_s), times * extra),
+            (TeamPass(inside[unit], BACKWARD, copied_s * twice, copied_back_s), times),
+        ]
+    return passes
+
+
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step.
 
-    All compute with what is waited for, or all exchanges of a stream. Beside a team's own exchanges those of the mesh
-    and copies may run: then they count as nothing. Or all compute, which exchanges slow down by a factor f while they
-    run beside it: of E seconds of exchanges and W of waits at least E - W do, in which 1 - 1/f of compute is lost.
+    All compute with what is waited for, or all exchanges of a stream. While the first pass waits for weights, or for
+    sums, its team may exchange already. Or all compute, which exchanges slow down by a factor f while they run beside
+    it: of E seconds of exchanges and W of waits at least E - W do, in which 1 - 1/f of compute is lost.
     """
     workload, count, mesh = layout.scenario.workload, layout.shape.micro_batches, layout.mesh
-    recipe, forwards = workload.recipe, 2 if workload.extra_forward else 1
+    recipe, slowdowns = workload.recipe, (1.0, layout.scenario.cluster.overlap_slowdown)
     stages = [layout.stages[unit] for unit in units]
     frozen_s, after_s = before_s(layout, stages), step_s(layout, units)
-    slowdown, kinds = layout.scenario.cluster.overlap_slowdown, [FORWARD] * forwards + [BACKWARD]
-    usual, slowed = (
-        [pass_s(layout, unit, kind, factor) for unit in units for kind in kinds] for factor in (1.0, slowdown)
-    )
-    team_s, slow_team_s = (count * sum_in_order(wait_s for _, wait_s in of) for of in (usual, slowed))
-    work_s = count * (frozen_s + sum_in_order(compute_s for compute_s, _ in usual))
+    # of sweeps the last unit stays from its first forward, an extra one too, to its backward
+    again = units if not way.sweeps else units[:-1] if way.reshard else units[:0]
     pieces = [(unit, *piece) for unit in reversed(units) for piece in way.pieces(layout, unit)]
-    if not any(size for _, _, size in pieces):
-        return work_s + team_s + after_s
-    sums = -(-count // way.every)
     sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
-    alone = mesh.team == 1
-    if layout.parts > 1 and alone:
-        work_s += sums * sum_in_order(packed_s(layout, unit, size) for unit, _, size in pieces)
+    passes = _passes(layout, units, way if any(sizes) else Exchange(), again)
+
+    def total(factor: float) -> PassTimes:
+        return PassTimes.total((one.times(layout, factor), count * times) for one, times in passes)
+
+    usual, slowed = map(total, slowdowns)
+    work_s = count * frozen_s + usual.work_s
+    if not any(sizes):
+        return work_s + usual.wait_s + after_s
+    sums = -(-count // way.every)
     streams_s = [sums * seconds for seconds in _summing_s(layout, way, sizes)]
     # of the last piece, after which the backward goes on where the first layers are locked
     last, offset_s, _ = pieces[-1]
     on_s = sum_in_order(of.backward_s for of in stages[: last - units[0] + 1]) - offset_s
     on_s += way.gathers * sum_in_order(unpacked_s(layout, unit) for unit in units[: last - units[0]])
-    summed_s, times = sum_in_order(_summing_s(layout, way, sizes[-1:])), count if way.sweeps else 1
-    waited_s, slow_waited_s = (times * max(0.0, summed_s - factor * on_s) for factor in (1.0, slowdown))
+    summed_s = 0.0 if mesh.team > 1 and last > units[0] else sum_in_order(_summing_s(layout, way, sizes[-1:]))
+    times = 1.0 if way.sweeps else 1 / count
+    waited_s = [times * max(0.0, summed_s - factor * on_s) for factor in slowdowns]
     if way.gathers:
         gather = Collected(GATHER, SHARDS, mesh.sharding)
-        # of sweeps the last unit stays from its first forward, an extra one too, to its backward
-        again = units if not way.sweeps else units[:-1] if way.reshard else ()
-        gathered = [*units] * (1 if way.sweeps else forwards) + [*again]
+        gathered = [*units] * (2 if workload.extra_forward and not way.sweeps else 1) + [*again]
         gathers_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in gathered])
         streams_s[0] += count * gathers_s
         ends = [units[0]] if way.sweeps else [units[0], units[-1]]  # waited for
         ends_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in ends])
-        ends_s = count * (gathers_s if len(units) == 1 and not way.sweeps else ends_s)
-        waited_s, slow_waited_s = waited_s + ends_s, slow_waited_s + ends_s
-        work_s += alone * count * sum_in_order(unpacked_s(layout, unit) for unit in gathered)
+        ends_s = gathers_s if len(units) == 1 and not way.sweeps else ends_s
+        waited_s = [seconds + ends_s for seconds in waited_s]
     elif layout.parts > 1:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
-        return work_s + team_s + sum_in_order(streams_s) + after_s
-    beside_s = (1 - 1 / slowdown) * max(streams_s) + (slow_team_s + alone * slow_waited_s) / slowdown
-    waits_s = max(team_s + alone * waited_s, (1 - BELOW_SUM) * beside_s)
+        return work_s + usual.wait_s + sum_in_order(streams_s) + after_s
+    first, back = passes[0][0], passes[2][0]
+    late_s, slow_late_s = (
+        count
+        * (
+            first.times(layout, f, seconds - back.times(layout, f).tail_s).wait_s
+            - first.times(layout, f).wait_s
+        )
+        for f, seconds in zip(slowdowns, waited_s, strict=True)
+    )
+    slowdown = slowdowns[1]
+    beside_s = (1 - 1 / slowdown) * max(*streams_s, usual.beside_s) + (slowed.wait_s + slow_late_s) / slowdown
+    waits_s = max(usual.wait_s + late_s, (1 - BELOW_SUM) * beside_s)
     return max(work_s + waits_s, frozen_s + max(streams_s)) + after_s

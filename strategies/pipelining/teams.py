@@ -10,10 +10,11 @@ parameters that each of them has whole (FSDP2, ``_get_grad_inner_tensor``).
 Between two exchanges work is spread evenly; those of several layers of a unit are one collective of as many calls.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
+from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Row
 from strategies.pipelining.layout import Layout
@@ -38,28 +39,85 @@ Items = Sequence[float | TeamExchange]
 """Seconds of compute, and the exchanges between them."""
 
 
-class _Inside:
-    """The exchanges of a unit's layers on one micro-batch, and the compute between them.
+class Inside(NamedTuple):
+    """What a unit computes on one micro-batch, and what its layers exchange; units that are alike have the same.
 
     Attributes:
+        backward_s: with what runs again, ``alone_back_s`` without it.
         sums: pairs of matrices that are divided.
         hidden_bytes: queries on one GPU, and as much its keys, values and outputs.
         summed_bytes: inputs of the pairs, gathered.
+        whole_bytes: gradients that each GPU has a part of, in so many tensors.
     """
 
-    def __init__(self, layout: Layout, unit: int) -> None:
-        stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
-        layers = range(stage.first_layer, stage.last_layer + 1)
-        exchanges = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
+    forward_s: float
+    backward_s: float
+    attention_s: float = 0.0
+    attention_back_s: float = 0.0
+    alone_back_s: float = 0.0
+    attentions: int = 0
+    sums: int = 0
+    hidden_bytes: float = 0.0
+    summed_bytes: float = 0.0
+    whole_bytes: float = 0.0
+    whole_tensors: int = 0
+
+    @classmethod
+    def of(cls, layout: Layout, unit: int) -> "Inside":
+        """Return what is inside a unit; of one that shares no samples only its seconds."""
+        stage, mesh, share = layout.stages[unit], layout.mesh, (layout.local_batch, layout.share)
+        if mesh.team == 1:
+            return cls(stage.forward_s, stage.backward_s)
+        layers, costs = (
+            slice(stage.first_layer, stage.last_layer + 1),
+            layout.scenario.costs.components[stage.component],
+        )
+        each_s = (
+            costs.attention_s(*share),
+            costs.attention_s(*share, backward=True),
+            costs.backward_s(*share),
+        )
+        exchanges = [e for e in layout.component(stage).exchanges if layers.start <= e.layer < layers.stop]
         keys, sums = ([e.elements for e in exchanges if e.kind == kind] for kind in ("key_value", "reduce"))
-        of_all = layout.local_batch * layout.exchanged_bytes(stage)
-        self.mesh, self.ring, self.ulysses = mesh, layout.share.ring, layout.share.ulysses
-        self.attentions, self.sums = len(keys), len(sums)
-        self.hidden_bytes = of_all * sum(keys) / 2 / mesh.team
-        self.summed_bytes = of_all * sum(sums) / mesh.context
+        of_all, kept = layout.local_batch * layout.exchanged_bytes(stage), layout.kept(unit)
+        return cls(
+            stage.forward_s, stage.backward_s, *(float(of[layers].sum()) for of in each_s), len(keys), len(sums),
+            hidden_bytes=of_all * sum(keys) / 2 / mesh.team,
+            summed_bytes=of_all * sum(sums) / mesh.context,
+            whole_bytes=kept.whole * layout.scenario.workload.recipe.weight_bytes,
+            whole_tensors=kept.tensors,
+        )  # fmt: skip
+
+
+def insides(layout: Layout) -> Sequence[Inside]:
+    """Return what is inside each unit; however many shards there are."""
+    key = ("insides", layout.cuts, layout.local_batch, layout.share)
+    return layout.scenario.remember(
+        key, lambda: [Inside.of(layout, unit) for unit in range(len(layout.stages))]
+    )
+
+
+class _Pieces:
+    """The compute of a unit's passes, and the exchanges between them."""
+
+    def __init__(self, layout: Layout, inside: Inside) -> None:
+        self.of, self.mesh, self.share = inside, layout.mesh, layout.share
         self.element_bytes = ELEMENT_BYTES[layout.scenario.model.dtype]
-        self.whole_bytes = kept.whole * layout.scenario.workload.recipe.weight_bytes
-        self.whole_tensors = kept.tensors
+        self.checkpointing = layout.scenario.workload.checkpointing
+
+    def items(self, kind: str) -> Iterator[float | TeamExchange]:
+        """A pass, of which several pieces of compute may follow one another."""
+        of = self.of
+        if kind != BACKWARD or self.mesh.team == 1:
+            pass_s = of.backward_s if kind == BACKWARD else of.forward_s
+            yield from self.layers(pass_s - of.attention_s, of.attention_s)
+            return
+        if self.checkpointing != "none":  # a forward runs again
+            attends = self.checkpointing != "selective"
+            again_s = of.backward_s - of.alone_back_s - (of.attention_s if attends else 0.0)
+            yield from self.layers(max(0.0, again_s), of.attention_s if attends else 0.0, attends=attends)
+        yield from self.layers(of.alone_back_s - of.attention_back_s, of.attention_back_s, back=True)
+        yield from self.whole_gradients()
 
     def layers(
         self, rest_s: float, attention_s: float, *, back: bool = False, attends: bool = True
@@ -68,14 +126,14 @@ class _Inside:
 
         ``attends`` is false where attention's output was kept. Attention that is not exchanged is part of the rest.
         """
-        first = min(self.attentions, self.sums)
-        last_s = rest_s / 2 if self.attentions else rest_s + attention_s
+        first = min(self.of.attentions, self.of.sums)
+        last_s = rest_s / 2 if self.of.attentions else rest_s + attention_s
         others: Items = [
-            *self._tensor(GATHER, self.sums - first), last_s, *self._tensor(SCATTER, self.sums - first)
+            *self._tensor(GATHER, self.of.sums - first), last_s, *self._tensor(SCATTER, self.of.sums - first)
         ]  # fmt: skip
         if back:
             yield from others
-        if self.attentions:
+        if self.of.attentions:
             before: Items = [rest_s / 2, *self._all_to_all(3)]
             after: Items = self._all_to_all(1)
             yield from self._tensor(GATHER, first)
@@ -88,57 +146,39 @@ class _Inside:
 
     def whole_gradients(self) -> Iterator[float | TeamExchange]:
         """The sum of gradients that each GPU has a part of, before anything is scattered over the shards."""
-        if self.mesh.tensor > 1 and self.whole_bytes:
+        if self.mesh.tensor > 1 and self.of.whole_bytes:
             what = Collected(REDUCE, TENSOR, self.mesh.tensors)
-            yield TeamExchange(what, self.whole_bytes, self.whole_tensors)
+            yield TeamExchange(what, self.of.whole_bytes, self.of.whole_tensors)
             yield 0.0
 
     def _tensor(self, operation: str, sums: int) -> list[TeamExchange]:
         if self.mesh.tensor == 1 or not sums:
             return []
-        size = self.summed_bytes * sums / self.sums
+        size = self.of.summed_bytes * sums / self.of.sums
         return [TeamExchange(Collected(operation, TENSOR, self.mesh.tensors), size, sums)]
 
     def _all_to_all(self, tensors: int) -> list[TeamExchange]:
         what = Collected("all_to_all", CONTEXT, self.mesh.contexts)
-        exchange = TeamExchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
-        return [exchange] if self.ulysses > 1 else []
+        exchange = TeamExchange(what, tensors * self.of.hidden_bytes, tensors * self.of.attentions)
+        return [exchange] if self.share.ulysses > 1 else []
 
     def _around(self, attention_s: float, *, back: bool) -> Iterator[float | TeamExchange]:
         """Attention on the keys and values of one GPU of the ring after another; back, their gradients go home."""
-        what, last = Collected("send_recv", CONTEXT, self.mesh.contexts), self.ring - 1
-        size = 2 * self.hidden_bytes
-        for number in range(self.ring):
+        what, last = Collected("send_recv", CONTEXT, self.mesh.contexts), self.share.ring - 1
+        size = 2 * self.of.hidden_bytes
+        for number in range(self.share.ring):
             if number < last:
-                yield TeamExchange(what, size, self.attentions, wait=False)
-            yield attention_s / self.ring
+                yield TeamExchange(what, size, self.of.attentions, wait=False)
+            yield attention_s / self.share.ring
             if back and last:
                 gradients = size * SINGLE_BYTES / self.element_bytes
-                yield TeamExchange(what, gradients, self.attentions, wait=number == last)
+                yield TeamExchange(what, gradients, self.of.attentions, wait=number == last)
 
 
-def _items_of(layout: Layout, unit: int, kind: str) -> Items:
+def _items_of(layout: Layout, inside: Inside, kind: str) -> Items:
     """The pieces of a pass through a unit, and the exchanges between them."""
-    return layout.remember(("items", unit, kind), lambda: _joined(_pieces(layout, unit, kind)))
-
-
-def _pieces(layout: Layout, unit: int, kind: str) -> Iterator[float | TeamExchange]:
-    """The same, of which several may follow one another."""
-    inside, stage, of = _Inside(layout, unit), layout.stages[unit], (layout.local_batch, layout.share)
-    costs = layout.scenario.costs.components[stage.component]
-    layers = slice(stage.first_layer, stage.last_layer + 1)
-    attention_s = float(costs.attention_s(*of)[layers].sum())
-    if kind != BACKWARD:
-        yield from inside.layers(stage.forward_s - attention_s, attention_s)
-        return
-    backward_s = float(costs.backward_s(*of)[layers].sum())
-    attention_back_s = float(costs.attention_s(*of, backward=True)[layers].sum())
-    if (checkpointing := layout.scenario.workload.checkpointing) != "none":  # a forward runs again
-        attends = checkpointing != "selective"
-        again_s = stage.backward_s - backward_s - (attention_s if attends else 0.0)
-        yield from inside.layers(max(0.0, again_s), attention_s if attends else 0.0, attends=attends)
-    yield from inside.layers(backward_s - attention_back_s, attention_back_s, back=True)
-    yield from inside.whole_gradients()
+    key = ("items", inside, layout.share, kind)
+    return layout.scenario.remember(key, lambda: _joined(_Pieces(layout, inside).items(kind)))
 
 
 def _joined(items: Iterator[float | TeamExchange]) -> Items:
@@ -154,26 +194,59 @@ def _joined(items: Iterator[float | TeamExchange]) -> Items:
     return tuple(joined)
 
 
-def pass_s(layout: Layout, unit: int, kind: str, slowdown: float) -> tuple[float, float]:
-    """Return the seconds of compute of a pass through a unit, and of its waits for exchanges of its team.
+class PassTimes(NamedTuple):
+    """Seconds of passes: of compute, of waits for exchanges of the team, and of exchanges beside compute.
 
-    Only alike teams use their ports. All compute is slowed down by a factor, which shortens the waits.
+    Attributes:
+        tail_s: waits after the last compute.
     """
-    if layout.mesh.team == 1:
-        stage = layout.stages[unit]
-        return slowdown * (stage.backward_s if kind == BACKWARD else stage.forward_s), 0.0
-    streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
-    there_s = later_s = work_s = 0.0
-    for item in _items_of(layout, unit, kind):
-        if isinstance(item, float):
-            there_s, later_s = max(there_s + slowdown * item, later_s), 0.0
-            work_s += slowdown * item
-            continue
-        what, size, calls, wait = item
-        end_s = max(there_s, streams[what.stream]) + layout.seconds(what, size, calls)
-        streams[what.stream] = end_s
-        there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
-    return work_s, there_s - work_s
+
+    work_s: float
+    wait_s: float
+    beside_s: float
+    tail_s: float
+
+    @classmethod
+    def total(cls, passes: Iterable[tuple["PassTimes", float]]) -> "PassTimes":
+        """Return the times of passes, each of which happens so often."""
+        rows = [[times * seconds for seconds in one] for one, times in passes]
+        return cls(*map(sum_in_order, zip(*rows, strict=True)))
+
+
+class TeamPass(NamedTuple):
+    """A pass through a unit: what is inside, the kind, and seconds of copies in its first piece, and in its last."""
+
+    inside: Inside
+    kind: str
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def times(self, layout: Layout, slowdown: float, ready_s: float = 0.0) -> PassTimes:
+        """Return its times where of all ports only its team and those alike use theirs.
+
+        Args:
+            layout: the units.
+            slowdown: factor on the seconds of compute; waits are shorter then.
+            ready_s: seconds before which it computes nothing, while its team may exchange already.
+        """
+        items = _items_of(layout, self.inside, self.kind)
+        pieces_s = [item for item in items if isinstance(item, float)]
+        pieces_s[0] += self.first_s
+        pieces_s[-1] += self.last_s
+        following, streams = iter(pieces_s), dict.fromkeys((CONTEXT, TENSOR), 0.0)
+        there_s = later_s = computed_s = beside_s = 0.0
+        for item in items:
+            if isinstance(item, float):
+                computed_s = max(there_s, ready_s) + slowdown * next(following)
+                there_s, later_s = max(computed_s, later_s), 0.0
+                continue
+            what, size, calls, wait = item
+            seconds = layout.seconds(what, size, calls)
+            streams[what.stream] = end_s = max(there_s, streams[what.stream]) + seconds
+            there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
+            beside_s += 0.0 if wait else seconds
+        work_s = slowdown * sum_in_order(pieces_s)
+        return PassTimes(work_s, there_s - work_s, beside_s, there_s - computed_s)
 
 
 class TeamWriter:
@@ -199,7 +272,8 @@ class TeamWriter:
 
     def _cut(self, draft: Draft, action: StageAction) -> None:
         first = len(self._row)
-        for item in _items_of(self._builder.layout, action.stage, action.kind):
+        layout = self._builder.layout
+        for item in _items_of(layout, insides(layout)[action.stage], action.kind):
             if isinstance(item, float):
                 self._add(Draft(action, item))
             else:

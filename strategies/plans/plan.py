@@ -97,8 +97,7 @@ class Draft:
         return Op(self.action, self.duration_s, reads, writes, early, self.host_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(NamedTuple):
     """A collective of several devices; each device runs those of one stream in the order of the plan.
 
     Args:

@@ -108,15 +108,15 @@ def wire(plan: Plan) -> Wiring:
 
 
 def _wire_collectives(wiring: Wiring) -> None:
-    collectives = wiring.plan.collectives
-    there: set[tuple[int, int]] = set()
+    collectives, writers = wiring.plan.collectives, wiring.writers
+    there: dict[int, tuple[int, ...]] = {}
     for collective in collectives:
         waits: list[int] = []
         for tensor in collective.reads:
-            if tensor in wiring.writers:
+            if tensor in writers:
                 waits.append(_slot(wiring, tensor, _TO_COLLECTIVES))
                 continue
-            holders = [device for device in collective.devices if (tensor, device) in there]
+            holders = [device for device in collective.devices if device in there.get(tensor, ())]
             if not holders:
                 waiting = f"{collective.operation} waits for {wiring.plan.tensors[tensor]}"
                 raise DeadlockError(
@@ -124,10 +124,11 @@ def _wire_collectives(wiring: Wiring) -> None:
                 )
             waits += [_slot(wiring, tensor, device) for device in holders]
         wiring.collective_waits.append(tuple(waits))
-        there.update(product(collective.writes, collective.devices))
+        for tensor in collective.writes:
+            there[tensor] = there.get(tensor, ()) + collective.devices
     for collective in collectives:
         results = product(collective.writes, collective.devices)
-        wiring.collective_sends.append(tuple(_slot(wiring, *result) for result in results))
+        wiring.collective_sends.append(tuple([_slot(wiring, *result) for result in results]))
 
 
 def _slot(wiring: Wiring, tensor: int, device: int, source: int | None = None) -> int:
