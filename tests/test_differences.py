@@ -69,7 +69,7 @@ def test_a_changed_cluster_is_named_and_the_points_that_moved_with_it(folder, en
     changes = [abs(moved.change) for moved in comparison.moved]
     assert changes == sorted(changes, reverse=True)
     for record, rows in zip((comparison.before, comparison.after), sweeps, strict=True):
-        assert record.points[record.winner].seconds == rows[0]["iteration_s"]
+        assert record.points[record.winner()].seconds == rows[0]["iteration_s"]
 
 
 def test_of_several_questions_those_asked_in_both_are_compared(folder, tmp_path):
@@ -184,7 +184,7 @@ def test_stores_and_rows_of_the_same_sweeps_compare_alike_though_stores_hold_poi
     for first, second in itertools.product(("csv", "json", "sqlite"), repeat=2):
         (same,), *_ = compare(folder / f"before.{first}", folder / f"before.{second}")
         assert (same.turned, same.moved, same.differing) == ({}, [], {}) and same.same > 5
-        assert same.before.points[same.before.winner] == same.after.points[same.after.winner]
+        assert same.winners[0] == same.winners[1]
         (changed,), *_ = compare(folder / f"before.{first}", folder / f"after.{second}")
         moved = sorted((of.key.strategy, of.before_s, of.after_s, of.ranks) for of in changed.moved)
         answers.append((changed.same, changed.turned, moved))
@@ -229,6 +229,21 @@ def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_f
     assert re.search(r"\([\d,]+\.\d ms\) -> gpipe .* \([\d,]+\.\d ms\)$", str(found), re.MULTILINE)
     same = sim.compare(*(sim.sweep("sd21", objective="memory", **given) for _ in range(2)))
     assert "objective" not in str(same) and "  best: gpipe on 8 GPUs: " in str(same)
+
+
+def test_a_store_names_the_fastest_and_of_sweeps_what_they_hold_is_asked(tmp_path):
+    given = {"gpus": 8, "batch_size": 256, "strategy": "1f1b,diffusionpipe", "workers": 1}
+    sweeps = [
+        sim.sweep("sd21", store=tmp_path / "s", **given),
+        sim.sweep("sd21", optimizer="replicated", **given),
+    ]
+    (same,) = sim.compare(tmp_path / "s", sweeps[0]).questions
+    assert sim.sweep("sd21", gpus=4, strategy="ddp,gpipe", group_size=4).held  # of DDP it is a property
+    assert (same.turned, same.winners[0]) == ({}, same.winners[1]) and same.winners[
+        0
+    ].strategy == "diffusionpipe"
+    assert sim.compare(*sweeps).questions[0].differing["optimizer"] == (None, "replicated")
+    assert sim.compare(*sweeps).questions[0].winners[0].strategy == "1f1b"
 
 
 def test_of_a_point_in_several_sweeps_the_most_that_is_known_is_kept(folder):

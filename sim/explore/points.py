@@ -213,7 +213,7 @@ def _cuts(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
 def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candidate]:
     """The candidates with a fixed value; where none has it, all of them set to it."""
     for key, value in fixed.items():
-        if candidates and hasattr(candidates[0].strategy, key):
+        if candidates and key in fields_of([type(candidates[0].strategy)]):
             matching = [c for c in candidates if getattr(c.strategy, key) == value]
             candidates = matching or [
                 c._replace(strategy=replace(c.strategy, **{key: value}))  # type: ignore[type-var]

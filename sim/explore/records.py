@@ -77,7 +77,7 @@ class Recorded:
         inputs: hashes of inputs, and, of a store, of the code.
         points: status and time of each point; of those of a strategy with one result, the first.
         twins: further points of a store with the result of one of these, and that one; rows of sweeps leave them out.
-        objective: of the sweep; empty where it is not known.
+        objective: of the sweep; empty where it is not known. ``held``: the parameters that all its points keep to.
     """
 
     asked: dict[str, str]
@@ -85,6 +85,7 @@ class Recorded:
     points: dict[Key, Known] = field(default_factory=dict)
     twins: dict[Key, Key] = field(default_factory=dict)
     objective: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)
 
     def under(self, other: "Recorded") -> "Recorded":
         """Return the record with its points under the names that another has for them, where twins have several."""
@@ -116,18 +117,19 @@ class Recorded:
                 before, ranks[key] = (known.seconds, rank), rank
         return ranks
 
-    @property
-    def winner(self) -> Key | None:
-        """The best recommended point; None where none was simulated."""
-        return next((key for key in self.ranks if self.points[key].recommended), None)
+    def winner(self, *, fastest: bool = False) -> Key | None:
+        """Return the recommended point that stands first, or takes the least time; None where none was simulated."""
+        good = [key for key in self.ranks if self.points[key].recommended]
+        return min(good, key=lambda key: self.points[key].seconds or 0.0 if fastest else 0.0, default=None)
 
 
 class NamedRows(NamedTuple):
-    """Rows of a sweep, or results, with the word by which refusals call them, and what the sweep ranks by."""
+    """Rows of a sweep, or results, with the word by which refusals call them, what it ranks by and holds fixed."""
 
     name: str
     rows: Sequence[object]
     objective: str = ""
+    held: Mapping[str, str] = {}
 
     def __str__(self) -> str:
         return self.name
@@ -143,7 +145,13 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
         rows = _result_rows(str(source), read_json(source))
     else:
         rows = _stored_rows(source)
-    records = _records(rows, source.objective if isinstance(source, NamedRows) else "")
+    records = [
+        replace(
+            record,
+            **{"objective": source.objective, "held": source.held} if isinstance(source, NamedRows) else {},
+        )
+        for record in _records(rows)
+    ]
     if not records:
         raise InputError(f"{source}: holds no question")
     return records
@@ -233,7 +241,7 @@ def _stored_rows(path: Path) -> Iterator[_Line]:
                 yield _Line(str(path), row)
 
 
-def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
+def _records(rows: Iterable[_Line]) -> list[Recorded]:
     """Return the questions of rows; of a point in several sweeps the most that is known is kept."""
     records: dict[str, Recorded] = {}
     firsts: dict[tuple[object, ...], Key] = {}
@@ -245,7 +253,7 @@ def _records(rows: Iterable[_Line], objective: str) -> list[Recorded]:
             asked["checkpointing"], parameters[RELIEF] = "none", row.text(RELIEF)
         divided = asked.pop(DIVIDED, "") if "status" in row else ""  # the points of a sweep differ in it
         question = content_of((asked, row.inputs))
-        record = records.setdefault(question, Recorded(asked, row.inputs, objective=objective))
+        record = records.setdefault(question, Recorded(asked, row.inputs))
         if divided:
             most = Row(row.where, row.options).integer(DIVIDED)
             record.asked[DIVIDED] = str(max(most, int(record.asked.get(DIVIDED, 0))))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
-from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
+from sim.explore.records import CODE, Key, NamedRows, Recorded, cell, read_records
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
@@ -63,7 +63,9 @@ class Comparison(NamedTuple):
             if None not in pair and not (key == "model" and pairs.keys() & {"task", "resolution"}):
                 pairs[key if key == CODE else f"content of {key}"] = pair
         if one.objective and other.objective:
-            pairs |= _pairs({"objective": one.objective}, {"objective": other.objective})
+            pairs |= _pairs(
+                {"objective": one.objective, **one.held}, {"objective": other.objective, **other.held}
+            )
         if len(one.points) == len(other.points) == 1:
             (point,), (twin,) = one.points, other.points
             if point.strategy == twin.strategy:
@@ -91,11 +93,25 @@ class Comparison(NamedTuple):
         return len(self.before.ranks.keys() & self.after.ranks.keys()) - len(self.moved)
 
     @property
+    def stored(self) -> bool:
+        """Whether one of the two is of a store, which says all that any sweep asked, and of none what it chose."""
+        return CODE in self.before.inputs.keys() | self.after.inputs.keys()
+
+    @property
+    def winners(self) -> list[Key | None]:
+        """The recommended points, before and after; the fastest where a store does not say which."""
+        return [of.winner(fastest=self.stored) for of in (self.before, self.after)]
+
+    @property
     def turned(self) -> dict[str, int]:
-        """Counts of points whose status changed, or which one of the two does not know."""
+        """Counts of points whose status changed; bounds that one alone knows, or a store's, are no change."""
         sides = [{key: of.status for key, of in side.points.items()} for side in (self.before, self.after)]
         pairs = ([side.get(key, "not there") for side in sides] for key in sides[0].keys() | sides[1].keys())
-        return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if pair[0] != pair[1]).items()))
+        less = {"bounded", "simulated" if self.stored else "not there", "not there"}
+        turned = (
+            pair for pair in pairs if pair[0] != pair[1] and not ("bounded" in pair and less.issuperset(pair))
+        )
+        return dict(sorted(Counter(map(" -> ".join, turned)).items()))
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
@@ -103,8 +119,8 @@ class Comparison(NamedTuple):
             "question": self.words,
             "differing": {key: list(pair) for key, pair in self.differing.items()},
             "winners": [
-                (key := of.winner) and {**_key_json(key), "seconds": of.points[key].seconds}
-                for of in (self.before, self.after)
+                key and {**_key_json(key), "seconds": of.points[key].seconds}
+                for key, of in zip(self.winners, (self.before, self.after), strict=True)
             ],
             "same": self.same,
             "turned": self.turned,
@@ -264,7 +280,8 @@ def _source(name: str, answer: object) -> Path | NamedRows:
         return NamedRows(name, [answer.to_json()])
     if isinstance(answer, Sweep | Scaling):
         swept = answer.sweeps[0] if isinstance(answer, Scaling) else answer
-        return NamedRows(name, rows(answer), swept.objective)
+        held = {key.replace("_", "-"): cell(value) for key, value in swept.held.items()}
+        return NamedRows(name, rows(answer), swept.objective, held)
     raise InputError(f"{name} is of type {type(answer).__name__}, must be a sweep, a result, or a file")
 
 
@@ -272,8 +289,9 @@ def _blocks(one: Comparison) -> Iterator[Block]:
     """Yield the changes of a question, its winners, and the points that moved most."""
     yield one.words
     yield from (f"  {line}" for line in _reasons(one))
-    winners = " -> ".join(dict.fromkeys(map(_best, (one.before, one.after))))
-    yield f"  {'best of each' if 'objective' in one.differing else 'best'}: {winners}"
+    winners = " -> ".join(dict.fromkeys(map(_best, one.winners, (one.before, one.after))))
+    word = "best of each" if "objective" in one.differing else "fastest" if one.stored else "best"
+    yield f"  {word}: {winners}"
     turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
     moved = f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
     yield f"  {moved}; others: {turned}" if turned else f"  {moved}"
@@ -301,8 +319,7 @@ def _reasons(one: Comparison) -> Sequence[str]:
     return [f"{same}: the code that simulated differs" if one.moved else same]
 
 
-def _best(record: Recorded) -> str:
-    key = record.winner
+def _best(key: Key | None, record: Recorded) -> str:
     return "none" if key is None else f"{key} ({_timed(record, record.points[key].seconds)})"
 
 
