@@ -169,7 +169,7 @@ def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int, ela
 def slo_of(value: float | str | None) -> tuple[float, bool]:
     """Return the number of an SLO, and whether it counts times alone in place of seconds; infinite without one."""
     times = isinstance(value, str) and value.endswith("x")
-    return (inf if value is None else positive("slo", str(value)[:-1] if times else value)), times
+    return (inf if value is None else positive("slo", str(value)[:-1] or value if times else value)), times
 
 
 def read_mix(name: str, usual: Shape, slo: float | str | None) -> list[Kind]:

@@ -93,16 +93,9 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome under its public keys."""
-        names = (
-            "rate_per_s",
-            "attainment",
-            "mean_s",
-            "completed_per_s",
-            "use",
-            "keeps_up",
-            "gpu_s_per_request",
-        )
+        names = ("rate_per_s", "attainment", "mean_s", "completed_per_s", "use", "keeps_up")
         row: dict[str, Any] = {"plan": self.plan.to_json()} | {name: getattr(self, name) for name in names}
+        row |= {"gpu_s_per_request": self.gpu_s_per_request}
         row |= {f"p{percent}_s": self.percentile_s(percent) for percent in (50, 90, 99)}
         row["requests"] = len(self.latencies_s)
         interval = interval_of_p99(self.latencies_s)
