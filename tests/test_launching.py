@@ -413,7 +413,7 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
                 assert texts[0] != texts[1], (model, name, change)
 
 
-def test_the_degrees_that_sglang_takes_multiply_to_the_gpus_and_divide_the_heads():
+def test_the_degrees_that_servers_take_multiply_to_the_gpus_and_divide_the_heads():
     there = sim.run("wan2.1-14b", "single", "p5", 1).source.scenario  # 40 heads, two predictions
     legal = set()
     every = [*product((1, 2), (1, 2, 4), (1, 2, 3, 4, 8), (1, 2))]
@@ -424,7 +424,7 @@ def test_the_degrees_that_sglang_takes_multiply_to_the_gpus_and_divide_the_heads
             ways = "parallel" if degrees[0] == 2 else "sequential"
             scenario = there.with_options(num_gpus=prod(degrees), guidance=ways)
             sampler.bound(scenario)
-            assert "sglang" in runs_in("sample", case_of(sampler, scenario))
+            assert {"sglang", "vllm-omni"} <= {*runs_in("sample", case_of(sampler, scenario))}
             legal.add(degrees)
     assert legal == {of for of in every if 40 // of[1] % of[2] == 0}
 

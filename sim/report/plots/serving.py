@@ -1,5 +1,6 @@
 """Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
 
+from itertools import accumulate
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -28,6 +29,10 @@ def _plan(of: Outcome) -> str:
     return f"{of.plan.replicas}, {of.plan.rule_and_cap}"
 
 
+def _look(number: int) -> dict[str, str]:
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
 def plot_rates_info(serving: Serving) -> list[list[Outcome]]:
     """Return what ``plot_rates`` draws: for each plan its outcome at each rate."""
     if not serving.curves:
@@ -47,8 +52,7 @@ def plot_rates(serving: Serving) -> Figure:
     figure = charts.new_figure(WIDTH, 5.5)
     above, below = figure.subplots(2, sharex=True)
     for number, curve in enumerate(curves):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        look = {"color": colour, "marker": marker, "markersize": 4}
+        look: Any = {**_look(number), "markersize": 4}
         rates = [of.rate_per_s for of in curve]
         if curve[0].attainment is not None:
             above.plot(rates, [of.attainment for of in curve], **look)
@@ -69,21 +73,15 @@ def plot_rates(serving: Serving) -> Figure:
 
 def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     """99th percentile of the latency against the cost of each plan; a line joins those that no other beats in both."""
-    points = [(_plan(of), of.cost, of.percentile_s(99)) for of in plot_costs_info(serving)]
+    points = sorted((of.cost, of.percentile_s(99), _plan(of)) for of in plot_costs_info(serving))
     figure, axes = charts.chart(WIDTH, 5.0, ax)
-    names = list(dict.fromkeys(name for name, *_ in points))
-    for number, name in enumerate(names):
-        spots = [spot for of, *spot in points if of == name]
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    for number, name in enumerate(dict.fromkeys(map(_plan, plot_costs_info(serving)))):
+        spots = [spot for *spot, of in points if of == name]
+        look: Any = {"linestyle": "", **_look(number), **charts.EDGE}
         label = name if number < len(MARKERS) else None  # a legend of all would hide the picture
-        axes.plot(
-            *zip(*spots, strict=True), linestyle="", color=colour, marker=marker, label=label, **charts.EDGE
-        )
-    front: list[tuple[float, float]] = []
-    for _, cost, p99_s in sorted(points, key=lambda point: point[1:]):
-        if not front or p99_s < front[-1][1]:
-            front.append((cost, p99_s))
-    axes.step([x for x, _ in front], [y for _, y in front], where="post", color=charts.FRONT, zorder=1)
+        axes.plot(*zip(*spots, strict=True), label=label, **look)
+    least = accumulate((p99_s for _, p99_s, _ in points), min)
+    axes.step([cost for cost, *_ in points], [*least], where="post", color=charts.FRONT, zorder=1)
     priced = serving.outcomes and serving.best.dollars_per_1000 is not None
     unit = "dollars of 1,000 requests" if priced else "GPU-seconds of a request"
     axes.set(xlabel=unit, ylabel="p99 in s")
