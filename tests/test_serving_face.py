@@ -101,6 +101,7 @@ def test_the_answer_says_levers_and_what_is_nearly_full():
         ("--rate 0.2 --policy sjf", "no server orders so: it takes a dispatcher of your own before the"),
         ("--rate 0.2 --policy preemptive", "no runtime known here does"),
         ("--rate 1 --policy fcfs", "*: the queue grows; over a longer --duration these are more"),
+        ("--rate 1 --duration 60", "s of what came in 60.0 s: the queue grows, and with it the latency"),
         ("--rate 0.2", "plans, best first, by p99; those that miss the SLO last"),
         ("--capacity --slo 3 --policy fcfs", "none"),
         ("--rate 0.2 --slo-share 0.95", ", p95 "),

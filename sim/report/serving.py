@@ -130,11 +130,10 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     )
     interval = " to ".join(map(figures, interval_of_p99(best.latencies_s) or ()))
     drawn = f" ({interval} in other random draws)" if interval else ""
-    steady = f"{told}{drawn}, mean {figures(best.mean_s)} s"
-    yield (
-        "latency",
-        steady if _is_steady(serving) else "no steady state: the queue grows, and with it the latency",
-    )
+    if not _is_steady(serving):
+        lasted_s = serving.question.load(best.rate_per_s, best.plan).duration_s
+        drawn = f" of what came in {figures(lasted_s)} s: the queue grows, and with it the latency"
+    yield "latency", f"{told}{drawn}{f', mean {figures(best.mean_s)} s' * _is_steady(serving)}"
     arrivals = "trace" if options.requests is not None else options.arrivals
     requests = f"{len(best.latencies_s):,} requests counted"
     yield "load", f"{plain(best.rate_per_s, 3)} a second, {arrivals}; {requests}"
