@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from sim.serving.fleet import Plan, Pool, Replay, Service
+from sim.serving.fleet import Law, Plan, Pool, Replay
 from sim.serving.load import Kind, Load
 from sim.serving.outcomes import interval_of_p99
-from strategies.policy import Shape, Times
+from strategies.policy import Shape
 from strategies.serving.batcher import Batcher
 from strategies.serving.fcfs import FirstComeFirstServed
 
@@ -18,21 +18,16 @@ KINDS = (Kind(1.0, SHAPE),)
 REQUESTS = 20_000
 
 
-class Drawn(Service):
-    """Service of a mean of one second: constant, exponential, or of two sizes."""
-
-    def __init__(self, law, seed=7):
-        random = np.random.default_rng(seed)
-        draws = {
-            "constant": np.ones(3 * REQUESTS),
-            "exponential": random.exponential(1.0, 3 * REQUESTS),
-            "two sizes": random.choice([0.5, 3.0], 3 * REQUESTS, p=[0.8, 0.2]),
-        }
-        self.left = iter(draws[law])
-
-    def times(self, gpus, shape, batch=1):
-        """Seconds of a run; whatever its batch."""
-        return Times(0.0, float(next(self.left)), 0.0)
+def drawn(law, seed=7):
+    """Service of a mean of one second, whatever its batch: constant, exponential, or of two sizes."""
+    random = np.random.default_rng(seed)
+    draws = {
+        "constant": np.ones(3 * REQUESTS),
+        "exponential": random.exponential(1.0, 3 * REQUESTS),
+        "two sizes": random.choice([0.5, 3.0], 3 * REQUESTS, p=[0.8, 0.2]),
+    }
+    left = iter(draws[law])
+    return Law(lambda *_: float(next(left)))
 
 
 def serve(law, rate, servers=1, seed=1, **options):
@@ -42,7 +37,7 @@ def serve(law, rate, servers=1, seed=1, **options):
     load = Load(KINDS, rate, REQUESTS / rate, seed=seed, **options)
     setup = Plan((Pool((1,) * servers),), policy, **batched)
     clients = {"clients": load.clients, "until_s": load.duration_s}
-    log_ = Replay(setup, load.jobs(), Drawn(law), **clients, recorded=True).run()
+    log_ = Replay(setup, load.jobs(), drawn(law), **clients, recorded=True).run()
     return sorted(log_.jobs, key=lambda job: job.number), log_
 
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -37,6 +37,17 @@ class Service(ABC):
     def of(self, parts: tuple[str, ...]) -> "Service":
         """Return the service of GPUs that run some parts of requests alone, and hold what these need."""
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class Law(Service):
+    """Seconds of a batch of a shape by a law, whatever the GPUs."""
+
+    seconds: Callable[[Shape, int], float]
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Return the seconds of a batch."""
+        return Times(0.0, self.seconds(shape, batch), 0.0)
 
 
 class Ran(NamedTuple):

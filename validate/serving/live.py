@@ -9,16 +9,15 @@ import argparse
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from profiles.errors import InputError
-from sim.serving.fleet import Plan, Pool, Replay, Service
+from sim.serving.fleet import Law, Plan, Pool, Replay
 from sim.serving.load import Kind, Load
-from strategies.policy import Job, Shape, Times
+from strategies.policy import Job, Shape
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.running.sampling.settings import Settings
 from validate.tables import Section, print_sections, signed
@@ -64,22 +63,11 @@ def measure(workers: ProcessPoolExecutor, service: str, jobs: list[Job]) -> list
     return [Asked(at - began, (span := future.result())[1] - at, span[1] - span[0]) for at, future in sent]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded(Service):
-    """Service times as they were measured, by the number of the request, which its shape holds."""
-
-    asked: list[Asked]
-
-    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a request."""
-        return Times(0.0, self.asked[shape.height - 1].held_s, 0.0)
-
-
 def replayed(asked: list[Asked], workers: int) -> list[float]:
     """Latencies of the same requests in simulation."""
     jobs = [Job(number, of.sent_s, Shape(number + 1, 1, 1, 1)) for number, of in enumerate(asked)]
     setup = Plan((Pool((1,) * workers),), FirstComeFirstServed())
-    done = Replay(setup, jobs, Recorded(asked)).run().jobs
+    done = Replay(setup, jobs, Law(lambda shape, _: asked[shape.height - 1].held_s)).run().jobs
     return [job.end_s - job.arrival_s for job in done]
 
 

@@ -11,7 +11,6 @@ predicted with the arrivals it had. The seed reproduces the printed rate of arri
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,10 +20,9 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
-from profiles.measuring.tables import grouped
-from sim.serving.fleet import Plan, Pool, Replay, Service
+from sim.serving.fleet import Law, Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
-from strategies.policy import Shape, Times
+from strategies.policy import Shape
 from strategies.serving.batcher import Batcher
 from validate.published.records import TASKS, Published, Record, Standing
 from validate.tables import Section, percent, signed
@@ -61,19 +59,6 @@ HIGH: Final = 0.9
 SPREAD: Final = 0.02
 """Share by which the service rate of a draw may differ either way."""
 KINDS: Final = (Kind(1.0, Shape(1024, 1024, 1, 1)),)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine(Service):
-    """Service times of one GPU; a full batch takes some seconds."""
-
-    full_s: float
-    most: int
-    fixed: float = FIXED
-
-    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Seconds of a batch."""
-        return Times(0.0, self.full_s * (self.fixed + (1 - self.fixed) * batch / self.most), 0.0)
 
 
 class ServerRun(NamedTuple):
@@ -121,7 +106,8 @@ class ServerRun(NamedTuple):
     ) -> np.ndarray:
         """Predicted p50, p90 and p99 under some requests."""
         most = 1 if "L40S" in self.gpu else MOST
-        engine = Engine(slower * self.gpus * most / self.offline_per_s, most, fixed)
+        full_s = slower * self.gpus * most / self.offline_per_s
+        engine = Law(lambda _, batch: full_s * (fixed + (1 - fixed) * batch / most))
         limit_s = LIMITS_S[self.gpus >= NODE] if most > 1 else 0.0
         setup = Plan((Pool((1,) * self.gpus),), Batcher(), dispatch, most, limit_s)
         done = Replay(setup, load.jobs(), engine).run().jobs
@@ -193,12 +179,12 @@ def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterato
     )
     yield Section("MLPerf Server, Stable Diffusion XL, from Offline rates", header, rows, remark)
     rows = []
-    for name, of in grouped(
-        sorted(judged), lambda one: f"load {'from' if one[0] else 'below'} {HIGH}"
-    ).items():
-        held = sum(inside for *_, inside in of)
-        numbers = f"{held} of {len(of)}, {percent(held / len(of))}"
-        rows.append([name, percent(median(error for _, error, _ in of)), numbers])
+    for name, high in ((f"load below {HIGH}", False), (f"load from {HIGH}", True)):
+        if not (pairs := [(error, inside) for of, error, inside in judged if of == high]):
+            continue
+        errors, inside = zip(*pairs, strict=True)
+        numbers = f"{sum(inside)} of {len(inside)}, {percent(sum(inside) / len(inside))}"
+        rows.append([name, percent(median(errors)), numbers])
     header = ("", "median error of p50, p90 and p99", "inside the 80 % interval")
     yield Section("MLPerf Server: errors", header, rows)
 
