@@ -14,7 +14,7 @@ import sim
 from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
-from sim.explore.records import Key, NamedRows, read_records
+from sim.explore.records import NamedRows, read_records
 from sim.report.comparisons import compare_records as compare
 from sim.report.frames import write_rows
 
@@ -95,12 +95,6 @@ def test_a_sweep_is_one_question_however_many_gpus_of_a_point_divide_its_vae(tmp
         assert comparison.same == sum(row["status"] == "simulated" for row in sweep.rows())
     (comparison,), *_ = compare(tmp_path / "two.sqlite", tmp_path / "four.sqlite")
     assert comparison.differing == {"vae_parallel": ("2", "4")}
-
-
-def test_results_whose_decoder_is_divided_otherwise_are_of_two_questions():
-    asked = {"cluster": "a100-nvlink-8", "gpus": 4, "include": "vae_decoder"}
-    rows = [sim.run("pixart", "ulysses", vae_parallel=count, **asked).to_json() for count in (2, 4)]
-    assert [record.asked["vae_parallel"] for record in read_records(NamedRows("two", rows))] == ["2", "4"]
 
 
 def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):
@@ -255,23 +249,3 @@ def test_of_a_point_in_several_sweeps_the_most_that_is_known_is_kept(folder):
         for given in (several, several[::-1]):
             (record,) = read_records(NamedRows("rows", given))
             assert [known.status for known in record.points.values()] == [kept]
-
-
-def test_a_number_of_gpus_that_divide_the_vae_is_a_number():
-    row = sim.run("pixart", "single", gpus=1).to_json() | {"status": "simulated"}
-    several = [row | {"options": {"vae_parallel": count}} for count in ("9", 10)]
-    assert read_records(NamedRows("rows", several))[0].asked["vae_parallel"] == "10"
-    with pytest.raises(InputError, match=r"^rows: row 0: vae_parallel is 'x', must be "):
-        read_records(NamedRows("rows", [row | {"options": {"vae_parallel": "x"}}]))
-
-
-def test_a_sweep_of_which_nothing_is_simulated_yet_says_so():
-    row = sim.run("pixart", "single", gpus=1, steps=2).to_json() | {"status": "simulated"}
-    assert row["stages"][0]["forward_s"] == pytest.approx(row["step_s"])
-    (one,), *_ = compare(NamedRows("whole", [row]), NamedRows("begun", [row | {"status": "bounded"}]))
-    assert one.differing["strategies"] == ("single", "none simulated")
-
-
-def test_what_a_point_recomputes_is_called_as_its_flag():
-    key = Key("ddp", 4, (("micro_batches", "2"), ("relief", "block")))
-    assert str(key) == "ddp on 4 GPUs: micro-batches 2 checkpointing block"

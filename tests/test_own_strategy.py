@@ -11,7 +11,6 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
-from sim.cli.main import main
 from sim.outcomes.runs import run_point
 from strategies import registry
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
@@ -191,18 +190,6 @@ def test_a_name_or_a_parameter_that_cannot_be_one_is_refused(own):
     cls = dataclass(frozen=True)(written(**own, __annotations__=dict.fromkeys(own, int)))
     with pytest.raises(InputError, match=r"is named 'My Strat!', must|gpus is an argument of sim.run"):
         sim.run("sd21", cls, **SMALL)
-
-
-def test_a_choice_that_may_be_left_out_is_a_flag(capsys):
-    @dataclass(frozen=True, slots=True)
-    class Chosen(GPipe):
-        name = "chosen"
-        route: str | None = parameter(None, "a way", choices=("long", "short"))
-
-    registry.take(Chosen)
-    assert main(["schedule", "--strategy", "chosen", "--route", "short", "--micro-batches", "2"]) == 0
-    assert main(["schedule", "--strategy", "chosen", "--route", "other"]) == 2
-    assert "--route" in capsys.readouterr().err
 
 
 def test_a_strategy_in_equal_blocks_alone_is_swept_in_these():

@@ -87,17 +87,6 @@ def test_times_that_are_kept_for_the_next_question_cannot_be_written_to():
             seconds[0] = 0.0
 
 
-def test_models_and_components_print_in_one_line():
-    name, model = "sd21", load_model("sd21")
-    layers = sum(len(component.layers) for component in model.components)
-    assert repr(model).startswith(f"<Model {name}: {model.components[0].name}, ")
-    assert f"; {layers} layers, " in repr(model)
-    for value in (model, *model.components):
-        assert len(repr(value)) < 160
-        assert "\n" not in repr(value)
-    assert repr(NET) == "<Component net: trained, 3 layers, 3 parameters>"
-
-
 def test_a_cluster_gives_itself_with_its_bandwidths_scaled():
     cluster = load_cluster("p4de")
     slow = cluster.scaled(inter_node=0.5)
