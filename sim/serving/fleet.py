@@ -258,15 +258,14 @@ class _Fixed(_Station):
 
     def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
         super().__init__(replay, number, plan)
-        self.replicas = [Replica(k, gpus) for k, gpus in enumerate(plan.pools[number].replicas)]
-        ends = accumulate((of.gpus for of in self.replicas), initial=first_gpu)
+        replicas = [Replica(k, gpus) for k, gpus in enumerate(plan.pools[number].replicas)]
+        ends = accumulate((of.gpus for of in replicas), initial=first_gpu)
         self.gpus = [range(*ends) for ends in pairwise(ends)]
         self.least_loaded, shared = plan.dispatch == "least-loaded", plan.dispatch == "shared"
-        self.queues: list[list[Job]] = [[]] if shared else [[] for _ in self.replicas]
-        self.idle: list[list[Replica]] = [[*self.replicas]] if shared else [[of] for of in self.replicas]
+        self.queues: list[list[Job]] = [[]] if shared else [[] for _ in replicas]
+        self.idle: list[list[Replica]] = [replicas] if shared else [[of] for of in replicas]
         self.loads = [0] * len(self.queues)
         self.turn = count()
-        self.ranked = type(self.policy).rank is not Policy.rank
         self.asked_s = [-1.0] * len(self.queues)
 
     def submit(self, job: Job) -> None:
@@ -279,10 +278,7 @@ class _Fixed(_Station):
         self._feed(at)
 
     def _put(self, job: Job, at: int) -> None:
-        if self.ranked:
-            insort(self.queues[at], job, key=lambda of: (self.policy.rank(of, self), of.number))
-        else:
-            self.queues[at].append(job)
+        insort(self.queues[at], job, key=lambda of: (self.policy.rank(of, self), of.number))
 
     def _feed(self, at: int) -> None:
         """Let the idle replicas of a queue start what the policy says."""
@@ -312,11 +308,8 @@ class _Fixed(_Station):
         back = [*self.ended(run)]
         here = 0 if back else len(self.idle[at])  # what is not done goes on where it ran
         self.idle[at].insert(here, replica)
-        if self.ranked:
-            for job in back:
-                self._put(job, at)
-        else:
-            self.queues[at][:0] = back
+        for job in back:
+            self._put(job, at)
         self.loads[at] -= len(run.jobs) - len(back)
         self._feed(at)
 
