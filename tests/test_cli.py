@@ -193,6 +193,10 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(tell):
     assert note in _flat(tell(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
         assert note not in _flat(tell(*plain, *said)[1])
+    assert "--include all adds encoders and VAE" in _flat(tell(*plain, "--steps", 2)[1])
+    assert "3 samples do not divide among 2 GPUs, as 4 do" in _flat(
+        tell("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 3)[1]
+    )
     *_, said, error = tell(*plain, "--memory", "1GiB")[2].splitlines()  # nothing fits: beside the refusal
     assert said == f"sim: note: {note}"
     assert error.endswith("GiB too much); no change of one flag or of two was found with which anything fits")

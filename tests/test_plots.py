@@ -250,6 +250,7 @@ result = sim.run("sd21", "ddp", gpus=2)
 alone = sim.plots.plot_timelines({"ddp": result})
 assert 'matplotlib.pyplot' not in sys.modules
 import matplotlib.pyplot as plt
+plt.switch_backend("module://matplotlib_inline.backend_inline")
 figure = sim.plots.plot_timelines({"ddp": result})
 plt.savefig("current.png")
 alone.savefig("own.png")

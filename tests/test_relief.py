@@ -61,10 +61,8 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(found.result_of(point))
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
     shown = replace(verdict, ties={"wave": 1, "pulse": 1}, relieved={"wave": "block"})
-    assert (
-        "",
-        f"{'also ' * shown.runner_up_ties}too close to call: wave (block checkpointing); pulse",
-    ) in shown.lines
+    close = f"{'also ' * shown.runner_up_ties}too close to call"
+    assert ("", f"{close}: wave (block checkpointing), pulse") in shown.lines
     assert point.checkpointing == "block"
     assert set(verdict.relieved) == {of.name for of in found.ties()}
     assert main([*verdict.again.split()[1:], "--json"]) == 0

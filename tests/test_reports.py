@@ -154,6 +154,13 @@ def test_a_sweep_of_the_command_line_writes_its_report(tmp_path, monkeypatch, ca
     assert f"<code>{re.search('start it: (.*)', out)[1]}</code>" in text.partition('<table class="lines">')[0]
 
 
+def test_the_page_of_several_clusters_shows_the_points_of_each(tmp_path, capsys):
+    asked = "--model pixart --cluster a100-nvlink-8,l20-pcie-8 --gpus 1 --steps 2"
+    assert main(["sweep", *asked.split(), "--report", str(tmp_path / "r.html")]) == 0
+    heads = re.findall("<h2>(.*?)</h2>", (tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert heads[0] == "Clusters" and {"Best points", "Best points on l20-pcie-8"} < {*heads}
+
+
 HOVERED = """
 const [done] = arguments, plot = document.querySelector("#figure-0");
 setTimeout(() => done([plot.querySelector(".hoverlayer").textContent, plot.layout.shapes.length]), 1000);

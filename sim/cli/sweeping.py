@@ -27,7 +27,7 @@ from sim.outcomes.tasks import TASKS
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
 from sim.report.numbers import milliseconds, sample_words
-from sim.report.views import Clusters, Scaling, Sweep
+from sim.report.views import Clusters, Sweep
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -158,11 +158,11 @@ def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     from sim.report.blocks import print_blocks
 
     answer, chosen = clusters.leading, clusters.leading.chosen
-    remarks = [words(options, chosen) for words in (_task_words, _steps_words, _batch_words)]
+    remarks = [words(options, chosen) for words in (_task_words, _parts_words, _steps_words, _batch_words)]
     remark = "; ".join(filter(None, [*remarks, _price_words(clusters)]))
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
-        _draw(options, answer, remark)
+        _draw(options, clusters, remark)
     if options.json:
         rankings.print_rows_json(clusters)
     else:
@@ -183,9 +183,9 @@ def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     raise chosen.none_fits()
 
 
-def _draw(options: argparse.Namespace, answer: Scaling, remark: str) -> None:
+def _draw(options: argparse.Namespace, clusters: Clusters, remark: str) -> None:
     """Write the requested pictures, of the chosen sweep and of its first point, and the report."""
-    chosen = answer.chosen
+    answer, chosen = clusters.leading, clusters.leading.chosen
     if options.plot is not None:
         from sim.report.plots.charts import save_figure
         from sim.report.plots.sweep import plot_sweep
@@ -199,7 +199,7 @@ def _draw(options: argparse.Namespace, answer: Scaling, remark: str) -> None:
     if options.report is not None:
         from sim.report.page import write_sweep_report
 
-        write_sweep_report(answer.sweeps, options.report, options.line, remark)
+        write_sweep_report(answer.sweeps, options.report, options.line, remark, clusters)
         note(f"wrote {options.report}")
 
 
@@ -218,8 +218,8 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     telling = {name for name in TASKS[scenario.task].options if hasattr(options, name)} - shared
     if options.task or options.strategy or given_parameters(options) or telling:
         return ""
-    several = TASKS["sample"].sample_words(scenario.options)[1]
     if scenario.task == "sample":
+        several = TASKS["sample"].sample_words(scenario.options)[1]
         return f"this draws {several}; for training add --task train"
     if sampled_on(scenario.model) is None:
         return ""
@@ -235,9 +235,18 @@ def _steps_words(options: argparse.Namespace, sweep: Sweep) -> str:
     return f"{steps} steps of two predictions, as {model.name} is guided; --guidance none asks about distilled weights"
 
 
+def _parts_words(options: argparse.Namespace, sweep: Sweep) -> str:
+    """Return a remark on what sampling leaves out, where no flag says it; else empty."""
+    alone = sweep.scenario.task == "sample" and not hasattr(options, "include")
+    return "only denoising is counted; --include all adds encoders and VAE" if alone else ""
+
+
 def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:
-    """Return a remark on the batch of a GPU in training, where it is the model's; else empty."""
-    model = sweep.scenario.model
+    """Return a remark on the batch of a GPU in training: that it is the model's, or divides badly; else empty."""
+    model, gpus = sweep.scenario.model, sweep.scenario.workload.num_gpus
+    if sweep.scenario.task == "train" and options.batch_size and (rest := options.batch_size % gpus):
+        more = options.batch_size - rest + gpus
+        return f"{options.batch_size} samples do not divide among {gpus} GPUs, as {more} do: many points are left out"
     if sweep.scenario.task != "train" or options.batch_size is not None or not model.samples_source:
         return ""
     each = f"{counted(model.samples_per_gpu, 'sample')} per GPU ({model.samples_source})"

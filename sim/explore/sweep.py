@@ -157,7 +157,8 @@ class Sweep:
         if not counts or "bounded" in statuses:
             return InfeasibleError("nothing was simulated yet")
         kind = self.main_reason
-        words = f"{counts[kind]} of {len(self.points)} x {kind} (such as {example_words(self.points, kind)})"
+        such = f"{kind} (such as {example_words(self.points, kind)})"
+        words = f"{counts[kind]} of {counted(len(self.points), 'point')}: {such}"
         if kind == OUT_OF_MEMORY and most:
             first = example_of(self.points, kind).name
             names = list(dict.fromkeys([first, *(point.name for point in self.points)]))

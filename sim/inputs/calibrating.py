@@ -169,7 +169,8 @@ def calibrated(scenario: S, measured: NumberSource | None, run: RunSource | None
     number = measured if isinstance(measured, str) else shown(measured)
     if run is None:
         if measured is not None:
-            raise InputError(f"`measured` is {number}, but of which run? give {FLAG}, its flags in a file")
+            how = f"{FLAG}, its flags in a file, as `sim run ... --measured {number} --json` prints"
+            raise InputError(f"`measured` is {number}, but of which run? give {how}")
         return scenario
     if scenario.measured is not None:
         raise InputError(f"{FLAG} is given, but the scenario has a measured run already")

@@ -14,7 +14,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
 from profiles.units import GIB
 from sim.explore.legality import runtimes_of
-from sim.explore.scaling import Scaling
+from sim.explore.scaling import Clusters, Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
@@ -23,7 +23,7 @@ from sim.report.descriptions import held_fixed
 from sim.report.numbers import band, duration, unit_of
 from sim.report.rankings import table_blocks
 from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, panel_of, per_words
-from sim.report.scalings import table_of, verdict_at_knee
+from sim.report.scalings import cluster_blocks, table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
 HOVER: Final = "a point shows its 80 % range; a click on a strategy hides it, two show it alone"
@@ -65,16 +65,19 @@ def check_plotly(output: str = "a report") -> None:
         raise InputError(f"{output} needs plotly: pip install 'diffusim[report]'")
 
 
-def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
+def write_sweep_report(
+    sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "", clusters: Clusters | None = None
+) -> None:
     """Write the report of a sweep, or of sweeps over several numbers of GPUs, ascending: it answers at the knee.
 
-    ``asked`` is the command line that gives the report again, ``note`` a further remark.
+    ``asked`` is the command line that gives the report again, ``note`` a further remark. Of several ``clusters``, the
+    sweeps are those of the fastest, and the page shows the points of each.
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
         raise InfeasibleError(
             f"{path} is not written, there is nothing to draw: {sweeps[-1].none_fits().message}"
         )
-    write_page(path, lambda: sweep_page(sweeps, asked, note))
+    write_page(path, lambda: sweep_page(sweeps, asked, note, clusters))
 
 
 def run_page(result: Result, asked: str) -> str:
@@ -97,7 +100,7 @@ def _trace_part(result: Result) -> Part:
     )
 
 
-def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
+def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str, clusters: Clusters | None = None) -> str:
     """Return the page of a sweep, or of several."""
     from sim.report.plots import charts, interactive
     from sim.report.plots.space import plot_scaling
@@ -117,6 +120,12 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str) -> str:
         Part("All points", "drag along an axis to keep what passes there", [every]),
         Part("Best points", "", [html(*table_blocks(chosen, MOST_ROWS))]),
     ]
+    if clusters is not None and len(clusters.scalings) > 1:
+        parts.insert(0, Part("Clusters", "", [html(*cluster_blocks(clusters))]))
+        others = (one.chosen for one in clusters.scalings if one.chosen is not chosen)
+        parts += [
+            Part(f"Best points on {of.scenario.cluster_name}", "", [html(*table_blocks(of))]) for of in others
+        ]
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
         parts.append(Part("More GPUs", "", [picture, html(table_of(scaling))]))

@@ -132,8 +132,7 @@ class Verdict(Panelled):
         if self.fastest is not None:
             yield "fastest", self._fastest_words(self.fastest)
         yield "runner-up", self._runner_up_words()
-        if words := self._ties_words():
-            yield "", f"{'also ' * self.runner_up_ties}too close to call: {words}"
+        yield from (("", words) for words in self._ties_words())
         for number, change in enumerate(self.changes):
             words = change.words(self.best.strategy, self.objective)
             yield "" if number else "if", f"{change.name}: {words}"
@@ -146,16 +145,17 @@ class Verdict(Panelled):
         where = "" if alike else f"on {counted(result.num_gpus, 'GPU')}"
         return ", ".join(filter(None, (result.strategy, how(result, self.tried), where)))
 
-    def _ties_words(self) -> str:
-        """Return the ties that are not named already, with what they recompute, and which are much slower."""
+    def _ties_words(self) -> Iterator[str]:
+        """Yield the ties that are not named already, with what they recompute: those close, then much slower ones."""
         named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        others: dict[str, list[str]] = {}
-        for name in self.ties:
-            recomputed = f"{self.relieved[name]} checkpointing" if name in self.relieved else ""
-            wide = "slower, not ruled out: its error is wide" if name in self.wide else ""
-            if name not in named:
-                others.setdefault(", ".join(filter(None, (recomputed, wide))), []).append(name)
-        return "; ".join(f"{', '.join(of)}{f' ({what})' if what else ''}" for what, of in others.items())
+        also = "also " * self.runner_up_ties
+        for wide, words in ((False, f"{also}too close to call"), (True, "slower, but their errors are wide")):
+            others = [
+                f"{name} ({of} checkpointing)" if (of := self.relieved.get(name)) else name
+                for name in self.ties
+                if name not in named and (name in self.wide) == wide
+            ]
+            yield from [f"{words}: {', '.join(others)}"] * bool(others)
 
     def _took_words(self, result: Result) -> str:
         """Return the value of a result by the ranking criterion."""

@@ -56,6 +56,19 @@ class Chart(Figure):
         self.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
         return buffer.getvalue()
 
+    def _ipython_display_(self) -> None:
+        """Show the figure once: as the current one, notebooks that show figures inline would show it again."""
+        from IPython.display import Image, display  # noqa: PLC0415  only notebooks call it
+
+        display(Image(self._repr_png_()))
+        _close(self)
+
+
+def _close(figure: Figure) -> None:
+    """Let a figure no longer be the current one of ``pyplot``."""
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close(figure)
+
 
 def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure in the format of the path's ending; the same figure gives the same bytes."""
@@ -73,6 +86,7 @@ def as_html(figure: Figure) -> str:
     """Return a figure as an image in HTML, which needs no other file."""
     buffer = BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
+    _close(figure)
     source = f"data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}"
     return f'<div class="figure"><img style="max-width: 100%" src="{source}"></div>'
 
@@ -87,10 +101,10 @@ def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, 
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure of so many inches; ``plt.savefig`` saves it, but in notebooks that show figures inline."""
+    """Return a figure of so many inches, which ``plt.savefig`` saves."""
     look: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
     pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None or "inline" in mpl.get_backend():
+    if pyplot is None:
         return Chart(**look)
     figure: Figure = pyplot.figure(FigureClass=Chart, **look)
     return figure
