@@ -322,6 +322,9 @@ def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
     assert plots.plot_winners_info(near, "link", "model").across == ["inter=2x", "inter=4x"]
     assert title(plots.plot_timeline(result)).endswith(f"each row stands for {result.num_gpus} GPUs")
     assert plots.plot_sweep_info(result).best.strategy == result.strategy
+    passed = sim.sweep("sd21", gpus=8, batch_size=256, strategy="1f1b,diffusionpipe", workers=1)
+    ((winner,),) = plots.plot_winners_info(passed, "num_gpus", "model").winners
+    assert winner.strategy == passed.best.strategy != passed.fastest_point().name
     assert plots.plot_memory_info(result) == plots.plot_memory_info(result.trace)
     assert plots.plot_timelines_info({"a": result}) == {"a": plots.plot_timeline_info(result.trace)}
 

@@ -25,7 +25,7 @@ LEAST: Final = 0.01
 
 
 class Winner(NamedTuple):
-    """The fastest strategy of a scenario; ``lost``: the share of the speed that the fastest plain one loses."""
+    """The best strategy of a scenario; ``lost``: the share of its speed that the fastest plain one loses."""
 
     strategy: str
     samples_per_s: float
@@ -97,23 +97,25 @@ def _values(values: Iterable[Any]) -> list[Any]:
 
 
 def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | None:
-    """Return the fastest of the rows of a scenario."""
+    """Return what a sweep recommends of the rows of a scenario; of other rows the fastest."""
     if not rows:
         return None
     check_speeds(rows)
     ranked = sorted(rows, key=itemgetter("samples_per_s"), reverse=True)
-    name, fastest = ranked[0]["strategy"], ranked[0]["samples_per_s"]
+    best = next((row for row in rows if row.get("tie")), ranked[0])  # the recommended row stands first
+    name, speed = best["strategy"], best["samples_per_s"]
     for row in ranked:
         if row["strategy"] in over:
-            return Winner(name, fastest, row["strategy"], 1 - row["samples_per_s"] / fastest)
-    return Winner(name, fastest)
+            return Winner(name, speed, row["strategy"], max(0.0, 1 - row["samples_per_s"] / speed))
+    return Winner(name, speed)
 
 
 def plot_winners(
     rows: Drawable, across: str, down: str, title: str = "", *, baseline: str | None = None, ax: Axes | None = None,
 ) -> Figure:  # fmt: skip
-    """Return the fastest strategy of each scenario as a map, with its throughput, and what a plain one loses.
+    """Return the strategy of each scenario that its sweep recommends as a map, with what a plain one loses.
 
+    Of rows that are no sweep's the fastest, which a sweep passes over where no runtime starts it.
     Takes what ``plot_winners_info`` takes: the keys of the axes are such as ``num_gpus`` and ``model``.
     """
     info = plot_winners_info(rows, across, down, baseline)
