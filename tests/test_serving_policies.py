@@ -313,6 +313,17 @@ def test_an_unfinished_request_goes_before_those_that_wait():
     assert ends_s(Stepwise(), [request(0, 2), request(0.5, 2)]) == [2, 4]
 
 
+def test_a_wait_that_rounding_ends_before_its_time_goes_on():
+    class Later(Policy):
+        name, summary = "later", "starts at 1.7 s"
+
+        def start(self, queue, replica, fleet):
+            return Run(queue[:1], 1) if fleet.now >= 1.7 else 1.7
+
+    assert 0.4 + (1.7 - 0.4) < 1.7
+    assert ends_s(Later(), [request(0.4, 1)]) == [2.7]
+
+
 def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
     class Never(ElasticPolicy):
         name, summary = "never", "starts nothing"

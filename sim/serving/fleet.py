@@ -301,8 +301,12 @@ class _Fixed(_Station):
                 if self.asked_s[at] != chosen:  # the policy looks at the queue again at that time
                     self.asked_s[at] = chosen
                     again = self.env.timeout(chosen - self.env.now)
-                    again.callbacks.append(lambda _: self._feed(at))
+                    again.callbacks.append(partial(self._ask_again, at))
                 return
+
+    def _ask_again(self, at: int, _: simpy.Event) -> None:
+        self.asked_s[at] = -1.0  # rounding may end a wait just before its time
+        self._feed(at)
 
     def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
         back = [*self.ended(run)]
