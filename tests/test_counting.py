@@ -1,10 +1,11 @@
 """Any torch module is counted by its layers; what torch itself counts on a real pass is the sum."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
-from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from diffusers.models import DiTTransformer2DModel
 from making import refused
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -14,12 +15,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sim
 from profiles.errors import DiffusimNote
-from profiles.measuring.counting.module import count, token_side
+from profiles.measuring.counting.module import pass_of, token_side
 from profiles.measuring.counting.networks import Experts
 from profiles.measuring.counting.specs import CONFIGS
+from profiles.measuring.counting.tally import Tally, total
 from profiles.measuring.counting.zoo import architecture
 
 pytestmark = pytest.mark.slow
+
+
+def count(module, **sample):
+    """The work of a module in one pass, by layer and in all."""
+    trace, parts = pass_of(module, sample)
+    work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
+    layers = dict(zip((part.unit.name for part in parts), work, strict=True))
+    return SimpleNamespace(layers=layers, total=total(work))
+
 
 DOUBLE = 8  # bytes
 
@@ -61,17 +72,6 @@ def convolutional():
     return nn.Sequential(features, nn.Flatten(), nn.Linear(4 * 16 * 16, 10))
 
 
-def unet():
-    return UNet2DConditionModel(
-        block_out_channels=(32, 64),
-        layers_per_block=1,
-        cross_attention_dim=48,
-        attention_head_dim=8,
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-    )
-
-
 def dit():
     return DiTTransformer2DModel(
         num_layers=2, num_attention_heads=2, attention_head_dim=16, sample_size=8, out_channels=8
@@ -81,11 +81,6 @@ def dit():
 SAMPLES = {
     Transformer: lambda: {"numbers": torch.randint(0, 100, (2, 12))},
     convolutional: lambda: {"input": torch.randn(2, 3, 8, 8)},
-    unet: lambda: {
-        "sample": torch.randn(2, 4, 16, 16),
-        "timestep": torch.tensor([3, 4]),
-        "encoder_hidden_states": torch.randn(2, 7, 48),
-    },
     dit: lambda: {
         "hidden_states": torch.randn(2, 4, 8, 8),
         "timestep": torch.tensor([3, 4]),

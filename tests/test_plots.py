@@ -4,6 +4,8 @@ import subprocess
 import sys
 from functools import partial
 
+import matplotlib as mpl
+import matplotlib.style
 import pytest
 from making import refused
 from matplotlib.figure import Figure
@@ -98,6 +100,15 @@ def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
     drawn = [max(line.get_ydata()) * GIB for line in lines]
     assert drawn == pytest.approx([*peak_memory_bytes(pipeline), GIB])
     assert plots.plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
+
+
+def test_words_are_light_on_a_dark_style_and_a_legend_is_inside_axes_of_ones_own(pipeline):
+    with mpl.style.context("dark_background"):
+        assert plots.plot_timeline(pipeline).axes[0]._left_title.get_color() == "white"
+    axes = Figure((4, 2)).subplots()
+    plots.plot_timeline(pipeline, ax=axes).draw_without_rendering()
+    box = axes.get_legend().get_window_extent()
+    assert axes.bbox.x0 <= box.x0 <= box.x1 <= axes.bbox.x1
 
 
 def test_the_pareto_front_holds_what_no_fitting_point_beats():

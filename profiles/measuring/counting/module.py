@@ -1,17 +1,11 @@
-"""Counting any ``torch.nn.Module``: parameters, work and bytes of each of its layers, from one forward pass.
-
-from profiles.measuring.counting.module import count
-
-counted = count(module, hidden_states=torch.empty(1, 256, 768))
-counted.total.flop, counted.layers["block0"].moved_bytes
-"""
+"""Counting any ``torch.nn.Module`` as the backbone of a model: work, bytes and exchanges of its layers."""
 
 import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -21,36 +15,10 @@ from profiles.errors import InputError, shown
 from profiles.measuring.counting.component import ModelCount, count_model
 from profiles.measuring.counting.dataflow import Part, Unit, attended, parts_of, parts_run, summed, units_of
 from profiles.measuring.counting.specs import Architecture, ComponentSpec, LayerSpec
-from profiles.measuring.counting.tally import Tally, Work, total
 from profiles.measuring.counting.trace import Trace, first_line, record
 
 MOST_SIDE: Final = 64
 """Pixels along the largest tokens: latents of 1/32 in patches of 2 (HunyuanImage 2.1 and Sana have 32 pixels)."""
-
-
-class ModuleCount(NamedTuple):
-    """A module, counted: ``layers`` has the work of each of its layers by name, in execution order."""
-
-    layers: Mapping[str, Work]
-
-    @property
-    def total(self) -> Work:
-        """The work of the whole pass; its output is that of the last layer."""
-        return total([*self.layers.values()])
-
-
-def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  what the module takes
-    """The work of one forward pass of a module, by layer, and the bytes that its backward pass needs.
-
-    Layers are the blocks that the structure of the module shows, else its children; what runs between two of them
-    falls to the later one. Nothing is computed: a copy of the module without weights runs on torch's meta device.
-    Tensors that hold integers keep their contents, others need none. The module runs in its own precision and mode;
-    where none of its parameters needs a gradient, nothing is saved for a backward pass. ``sample`` holds the keyword
-    arguments of its ``forward``; the batch of their tensors is the number of samples that are counted.
-    """
-    trace, parts = _pass_of(module, sample)
-    work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
-    return ModuleCount(dict(zip((part.unit.name for part in parts), work, strict=True)))
 
 
 def count_backbone(
@@ -64,7 +32,7 @@ def count_backbone(
     for key, value in sample.items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and value.shape[0] != 1:
             raise InputError(f"{key} is of {value.shape[0]} samples, must be of one: its first dimension 1")
-    trace, parts = _pass_of(module, sample)
+    trace, parts = pass_of(module, sample)
     layers = tuple(
         LayerSpec(part.unit.name, number, part.end, part.streams) for number, part in enumerate(parts)
     )
@@ -91,8 +59,11 @@ def token_side(tokens: int, height: int, width: int) -> int:
     return side if tokens * side**2 < 4 * height * width else 0
 
 
-def _pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[Part]]:
-    """Run one pass on the meta device; return it with the parts that are layers."""
+def pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[Part]]:
+    """Run one pass of a copy without weights on the meta device; return it with the parts that are layers.
+
+    Parts are the blocks that the structure of the module shows, else its children.
+    """
     try:
         twin = without_weights(module)
         trained = any(parameter.requires_grad for parameter in twin.parameters())

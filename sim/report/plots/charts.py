@@ -127,8 +127,8 @@ def add_legend(
     """Write a legend beside or below the axes: of a chart into its margin; by default of all that has a label."""
     figure, entries = _figure_of(axes), handles or axes.get_legend_handles_labels()[0]
     look: dict[str, Any] = {"handles": entries, "frameon": False}
-    if not isinstance(figure, Chart):  # nothing makes room outside
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=7, **look)
+    if not isinstance(figure, Chart):  # nothing makes room outside the axes
+        axes.legend(loc="best", fontsize=7, **look | {"frameon": True, "framealpha": 0.8})
     elif beside == "right":
         figure.legend(loc="outside right upper", fontsize=9, **look)
     else:
@@ -143,7 +143,13 @@ def set_title(axes: Axes, *parts: str) -> None:
     words = "  |  ".join(str(part) for part in parts if part)
     size = 11 if isinstance(_figure_of(axes), Chart) else 7  # nothing makes room on a figure of others
     lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER * 11 / size)))
-    axes.set_title("\n".join(line.strip(" |") for line in lines), loc="left", fontsize=size, color=INK)
+    axes.set_title("\n".join(line.strip(" |") for line in lines), loc="left", fontsize=size, color=ink())
+
+
+def ink() -> str:
+    """Return the colour of words and of the bounds of markers, which a dark style of matplotlib sets."""
+    colour = str(mpl.rcParams["text.color"])
+    return INK if colour == "black" else colour
 
 
 def tick(value: object) -> str:

@@ -128,8 +128,9 @@ def plot_sweep(
         )  # fmt: skip
         number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
         axes.annotate(
-            f"{best.strategy}, {number}", place, textcoords="offset points", ha="center", fontsize=9, color=charts.INK,
-            xytext=(0, -19 if info.by_latency else 12), zorder=4,
+            f"{best.strategy}, {number}", place, textcoords="offset points", ha="center", fontsize=9, zorder=4,
+            xytext=(0, -19 if info.by_latency else 12), color=charts.ink(),
+            bbox={"facecolor": axes.get_facecolor(), "alpha": 0.8, "linewidth": 0, "pad": 1},
         )  # fmt: skip
     if info.front:
         front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
@@ -160,7 +161,7 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
             axes.scatter(
                 [point.peak_memory_bytes / GIB for point in alike], [info.height(point) for point in alike],
                 s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
-                marker=marker, facecolor=colour if fits else "none", edgecolor=charts.INK if fits else colour,
+                marker=marker, facecolor=colour if fits else "none", edgecolor=charts.ink() if fits else colour,
                 linewidth=0.5 if fits else 1.2, alpha=FADED if seams else None, zorder=2, label=label,
             )  # fmt: skip
             label = None

@@ -151,7 +151,7 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
         axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
         charts.set_title(axes, name, *info.words)
     charts.add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == "idle"))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=charts.INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=charts.ink())
     return figure
 
 
@@ -250,7 +250,7 @@ def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) 
     for number, curve in enumerate(info.curves):
         axes.step(
             [time / MILLISECOND for time in curve.times_s], [size / GIB for size in curve.sizes_bytes],
-            where="post", linewidth=1.4, color=colours(0.9 * number / max(1, len(info.curves) - 1)),
+            where="post", linewidth=1.4, color=colours(0.3 + 0.6 * number / max(1, len(info.curves) - 1)),
             label=f"GPU {curve.device}" if number % every == 0 else None,
         )  # fmt: skip
     if info.capacity_bytes is not None:
