@@ -386,7 +386,7 @@ SAMPLING = [
     *({"guidance": way} for way in ("none", "batch")),
     {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
     {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
-    {"heads": "padded"}, {"offload": "layers:3"}, {"offload": "model"},
+    {"heads": "padded"}, {"offload": "layers:3"}, {"offload": "model"}, {"offload": "sequential"},
 ]  # fmt: skip
 
 

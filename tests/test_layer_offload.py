@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
+from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
@@ -59,3 +60,22 @@ def test_a_step_takes_no_less_than_the_copies_and_no_more_than_they_and_the_comp
         assert max(plain_s, copies_s) <= away_s <= plain_s + copies_s, name
         assert bound(sampler, away) <= 3 * away_s * (1 + 1e-9)
         assert bound(sampler, away) >= 3 * copies_s * (1 - 1e-8)
+
+
+def test_layers_that_are_streamed_come_before_each_pass_and_one_lies_on_the_gpu():
+    plain, streamed = (flux(include=("all",), offload=of) for of in ("none", "sequential"))
+    runs = [run_point(make_sampler("single", {}), scenario).phases for scenario in (plain, streamed)]
+    every = plain.model.components
+    held = 2 * sum(of.parameters for of in every)
+    for phase, of, passes in (
+        ("encode", plain.encoders, 1), ("denoise", (plain.backbone_index,), 3), ("decode", plain.decoders, 1)
+    ):  # fmt: skip
+        copied_s = sum(plain.host_side.copied_s(2 * every[i].parameters, pageable=True) for i in of)
+        assert runs[1][f"{phase}_s"] - runs[0][f"{phase}_s"] == pytest.approx(passes * copied_s)
+        freed = runs[0][f"{phase}_peak_memory_bytes"] - runs[1][f"{phase}_peak_memory_bytes"]
+        layer = max(2 * layer.parameters for i in of for layer in every[i].layers)
+        assert freed == pytest.approx(held - layer)
+    with pytest.raises(
+        InfeasibleError, match="offload is sequential, which brings parts of a whole backbone"
+    ):
+        run_point(make_sampler("pipefusion", {}), flux(4, offload="sequential"))

@@ -97,7 +97,9 @@ torch.seed()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offloading", [{"encoders": "offloaded"}, {"offload": "model"}])
+@pytest.mark.parametrize(
+    "offloading", [{"encoders": "offloaded"}, {"offload": "model"}, {"offload": "sequential"}]
+)
 def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
     asked |= {"include": "all", "keys_values": "freed", **offloading}

@@ -109,7 +109,7 @@ class Runtime:
         stack: the software stack as which it runs.
         serves: the head of the command line of its server; empty where it has none.
         started: whether the tests start what is written for it.
-        moves: whether it moves whole components between the host and a GPU.
+        moves: whether it moves whole components, or every layer, between the host and a GPU.
     """
 
     name: str

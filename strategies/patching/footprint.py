@@ -115,7 +115,13 @@ HELD: Final = 2
 
 
 def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -> FloatArray:
-    """Seconds that a GPU waits after each layer, computed in ``layers_s``, until the next block has come up."""
+    """Seconds that a GPU waits after each layer, computed in ``layers_s``, until the next block has come up.
+
+    Layers that are streamed wait for their own weights, of pageable memory.
+    """
+    if scenario.workload.streamed:
+        sizes = held_parameters(scenario, tensor) * scenario.weight_bytes
+        return np.array([scenario.host_side.copied_s(float(size), pageable=True) for size in sizes])
     waits = np.zeros(len(layers_s))
     if not scenario.workload.swapped:
         return waits
@@ -129,6 +135,9 @@ def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -
 
 def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
     """Share of a GPU's weights of the backbone that never lie on it at once; experts are components, too."""
+    if scenario.workload.streamed:
+        held = held_parameters(scenario, tensor)
+        return float(1 - held.max() / (scenario.backbone.experts * held.sum()))
     if scenario.workload.moved:
         return 1 - 1 / scenario.backbone.experts
     if not scenario.workload.swapped:

@@ -35,14 +35,15 @@ def with_frozen(
 ) -> tuple[Phase, ...]:
     """The phases of a run with those of the frozen components that the workload includes.
 
-    ``guidance_groups`` of devices each do one of an image's predictions; 1 where none is divided. Where components are
-    moved, the backbone comes before the first step and goes after the last.
+    ``guidance_groups`` of devices each do one of an image's predictions; 1 where none is divided. Where whole
+    components are moved, the backbone comes before the first step and goes after the last.
     """
     plan = phases[0].plan
     encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
     before = (Phase("encode", _encode(scenario, plan, encoders, guidance_groups), 1, 0),) if encoders else ()
     last = (Phase("decode", decode(scenario, plan, decoders), 1, 0),) if decoders else ()
-    moves = (Phase("denoise", _move(scenario, plan), 1, 0),) if scenario.workload.moved else ()
+    whole = scenario.workload.moved and not scenario.workload.streamed
+    moves = (Phase("denoise", _move(scenario, plan), 1, 0),) if whole else ()
     return (*before, *moves, *phases, *moves, *last)
 
 
@@ -90,15 +91,26 @@ def _given(scenario: SamplingScenario, component: int, images: int, prompts: int
 def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[float]:
     """Seconds of an encoder's layers on some prompts; offloaded weights come with the first and go with the last."""
     layers_s = [float(seconds) for seconds in scenario.costs.forward_s(component, prompts)]
-    if scenario.workload.encoders_moved:
-        moved_s = scenario.host_side.copied_s(_weight_bytes(scenario, component), pageable=True)
-        layers_s[0] += moved_s
-        layers_s[-1] += moved_s
-    return layers_s
+    copies_s = _copies_s(scenario, component) if scenario.workload.encoders_moved else [0.0] * len(layers_s)
+    return [layer_s + copied_s for layer_s, copied_s in zip(layers_s, copies_s, strict=True)]
 
 
-def _weight_bytes(scenario: SamplingScenario, component: int) -> float:
-    return scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
+def _copies_s(scenario: SamplingScenario, component: int) -> list[float]:
+    """Seconds of copies beside each layer of a component: its own weights, or all with the first and the last."""
+    sizes: list[float] = [
+        of.parameters * FROZEN_WEIGHT_BYTES for of in scenario.model.components[component].layers
+    ]
+    if not scenario.workload.streamed:
+        whole, sizes = sum_in_order(sizes), [0.0] * len(sizes)
+        sizes[0] += whole
+        sizes[-1] += whole
+    return [scenario.host_side.copied_s(size, pageable=True) for size in sizes]
+
+
+def _held_bytes(scenario: SamplingScenario, component: int) -> float:
+    """The weights of a component that runs without staying: all, or the largest layer's."""
+    held = [of.parameters for of in scenario.model.components[component].layers]
+    return FROZEN_WEIGHT_BYTES * (max(held) if scenario.workload.streamed else sum(held))
 
 
 def _resident(
@@ -112,7 +124,7 @@ def _resident(
     kept = [(*row, *encoded) for row in between_phases(scenario, plan)]
     if not scenario.workload.encoders_moved:
         return kept
-    here = Buffer("text encoder", max(_weight_bytes(scenario, i) for i in components))
+    here = Buffer("text encoder", max(_held_bytes(scenario, i) for i in components))
     return [(*row, here) for row in kept]
 
 
@@ -151,25 +163,16 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
     for component in components:
         decoding = _Decoding(scenario, component, images)
         devices = sorted((first + number) % gpus for number in range(decoding.divided(gpus)))
-        size = _come(scenario, builder, devices, component)
+        size = 0.0
+        if scenario.workload.moved:
+            size = _held_bytes(scenario, component)
+            copied_s = sum_in_order(_copies_s(scenario, component))
+            builder.compute_together(devices, FrozenAction(component, 0, 0), copied_s)
         size += decoding.together(builder, devices) if len(devices) > 1 else decoding.alone(builder, first)
-        _come(scenario, builder, devices, component)
         held |= {device: max(held.get(device, 0.0), size) for device in devices}
     for device, size in held.items():
         resident[device] = (*resident[device], Buffer("decoded rows", size))
     return builder.build((), resident)
-
-
-def _come(
-    scenario: SamplingScenario, builder: SamplingBuilder, devices: Sequence[int], component: int
-) -> float:
-    """Let the weights of a component come to some devices, or go, where components are moved; return their bytes."""
-    if not scenario.workload.moved:
-        return 0.0
-    size = _weight_bytes(scenario, component)
-    seconds = scenario.host_side.copied_s(size, pageable=True)
-    builder.compute_together(devices, FrozenAction(component, 0, 0), seconds)
-    return size
 
 
 def _reference_rows(scenario: SamplingScenario, component: int) -> float:

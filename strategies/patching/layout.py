@@ -48,11 +48,11 @@ class GridLayout(ABC):
     def __post_init__(self) -> None:
         workload = self.scenario.workload
         steps = workload.computed_steps
-        if workload.swapped and self.grid.pipeline > 1:
+        if (workload.swapped or workload.streamed) and self.grid.pipeline > 1:
             raise InfeasibleError(
-                f"`offload` is {workload.offload}, which swaps blocks of a whole backbone, but `pipeline_degree` is"
+                f"`offload` is {workload.offload}, which brings parts of a whole backbone, but `pipeline_degree` is"
                 f" {self.grid.pipeline}",
-                "offloaded blocks are of whole backbones",
+                "offloaded parts are of whole backbones",
             )
         if self.warmup_steps is not None and steps < workload.steps:
             raise InfeasibleError(

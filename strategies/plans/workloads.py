@@ -1,5 +1,6 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,8 +34,9 @@ ONE_PREDICTION: Final = GUIDANCES[:2]
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
-MOVED: Final = "model"
-"""How whole components are offloaded."""
+STREAMED: Final = "sequential"
+OFFLOADED: Final[Mapping[str, str]] = {"model": "components", STREAMED: "layers"}
+"""What comes to the GPU, where no component stays there, by the name of the option."""
 HEADS: Final = ("divided", "padded")
 TEXTS: Final = ("divided", "replicated")
 MAX_STEPS: Final = 1_000
@@ -246,7 +248,7 @@ class SamplingWorkload:
             back.
         offload: ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each block's
             are copied to the GPU while the block before it is computed; ``model``: each component comes before it
-            runs, and goes back before the next comes.
+            runs, and goes back before the next comes; ``sequential``: each layer's weights come before it runs.
     """
 
     num_gpus: int
@@ -312,8 +314,8 @@ class SamplingWorkload:
     )
     offload: str = option(
         "none",
-        "on the host: none, layers:N blocks, or model: what does not run",
-        title=lambda of: f"{'components' if of.moved else counted(of.swapped, 'block')} offloaded",
+        "on the host: none, layers:N blocks, model or sequential: the components, or layers, that do not run",
+        title=lambda of: f"{OFFLOADED.get(of.offload) or counted(of.swapped, 'block')} offloaded",
         metavar="WHAT",
     )
     attention: str | None = _attention()
@@ -335,7 +337,7 @@ class SamplingWorkload:
         self._check_decoding()
         _ = self.swapped
         if self.moved and self.encoders == "offloaded":
-            raise wrong("encoders", f"is {self.encoders}, but `offload` {MOVED} moves all components")
+            raise wrong("encoders", f"is {self.encoders}, but `offload` {self.offload} moves all components")
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {shown(self.include)}, must be a tuple of names")
         if ALL in self.include and len(self.include) > 1:
@@ -358,19 +360,24 @@ class SamplingWorkload:
     @property
     def swapped(self) -> int:
         """Blocks of the backbone whose weights lie in the host's memory."""
-        if is_one_of(self.offload, "none", MOVED):
+        if is_one_of(self.offload, "none", *OFFLOADED):
             return 0
-        rule = f"none, {MOVED} or layers:N in sampling, N from 1"
+        rule = f"none, {', '.join(OFFLOADED)} or layers:N in sampling, N from 1"
         return _number_of("offload", self.offload, "layers", rule)
 
     @property
     def moved(self) -> bool:
-        """Whether every component comes to the GPU before it runs, and goes back."""
-        return self.offload == MOVED
+        """Whether no component stays on the GPU."""
+        return self.offload in OFFLOADED
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the weights of a layer come before it runs, and are dropped after it."""
+        return self.offload == STREAMED
 
     @property
     def encoders_moved(self) -> bool:
-        """Whether text encoders come to the GPU before they run, and go back."""
+        """Whether text encoders do not stay on the GPU."""
         return self.moved or self.encoders == "offloaded"
 
     @property
