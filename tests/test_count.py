@@ -9,7 +9,6 @@ import torch
 from diffusers.models import AutoencoderKLWan
 from diffusers.models.controlnets.controlnet import ControlNetModel
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.architectures.components import Component, Layer
@@ -249,23 +248,7 @@ class Chain(nn.Module):
         return 2 * (self.norm(self.second(first) + 1) + first)
 
 
-class Attention(nn.Module):
-    """Attends to itself or to ``text``."""
-
-    def __init__(self):
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(8, 8, bias=False) for _ in range(3))
-
-    def forward(self, image, text=None):
-        context = image if text is None else text
-        query, key, value = self.query(image), self.key(context), self.value(context)
-        return scaled_dot_product_attention(
-            *(t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (query, key, value))
-        )
-
-
 CHAIN = tuple(LayerSpec(name, block, name) for block, name in enumerate(("first", "second", "norm")))
-WHOLE = (LayerSpec("whole", 0, ""),)
 
 
 def test_work_between_layers_falls_to_the_next_one_and_work_after_all_to_the_last():
@@ -285,20 +268,6 @@ def test_work_between_layers_falls_to_the_next_one_and_work_after_all_to_the_las
     add_one, normalise, add, double = 2 * image, 3 * image + 8 * HALF + statistics, 3 * image, 2 * image
     assert norm.moved_bytes == add_one + normalise + add + double
     assert [work.kernels for work in count.work] == [1 + 2, 1, 1 + 3 + 1 + 1]
-
-
-def test_attention_keeps_no_scores_and_moves_nothing():
-    tokens = 64
-    sample = {"image": tensor(1, tokens, 8)}
-    spec = ComponentSpec("attention", Attention, lambda height, width: sample, WHOLE, trainable=True)
-    (work,) = count_component(spec, 8, 8).work
-
-    assert work.attention_flop == 2 * (2 * tokens * tokens * 8)
-    assert work.matmul_flop == 3 * (2 * tokens * 8 * 8)
-    assert work.moved_bytes == 0
-    assert work.kernels == 3 + 1
-    image, query_key_value_output, log_sum_exp = tokens * 8 * HALF, 4 * tokens * 8 * HALF, 2 * tokens * 4
-    assert work.saved_bytes == image + query_key_value_output + log_sum_exp
 
 
 class Locked(Chain):

@@ -177,7 +177,8 @@ def test_a_mask_with_contents_picks_as_many_tokens_as_it_says_and_attention_may_
 
     mask = torch.tensor([True, False, True, True, False])
     counted = count(Picking(), tokens=torch.empty(1, 5, 8), mask=mask).total
-    assert counted.attention_flop == 2 * (2 * 3 * 3 * 8)
+    assert (counted.attention_flop, counted.kernels) == (2 * (2 * 3 * 3 * 8), 2)
+    assert counted.moved_bytes == 2 * (3 * 8 * 4)  # of picking: attention moves nothing
 
 
 def test_a_pass_that_needs_numbers_is_refused_in_one_line():

@@ -212,12 +212,7 @@ class Compared:
     def __str__(self) -> str:
         return text(*self.blocks, width=WIDEST, wrap=False)
 
-    def __repr__(self) -> str:
-        moved, same = (
-            sum(of) for of in zip(*((len(one.moved), one.same) for one in self.questions), strict=True)
-        )
-        questions = counted(len(self.questions), "question")
-        return f"<Compared: {questions}, {counted(same, 'point')} as before, {moved} moved>"
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the same, in a notebook."""
