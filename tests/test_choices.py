@@ -24,9 +24,7 @@ def train(model, gpus, batch):
 
 
 def draw(cluster, gpus):
-    return SamplingScenario(
-        load_model("pixart"), load_cluster(cluster), SamplingWorkload(gpus, 1024, 1024, 4)
-    )
+    return SamplingScenario(load_model("pixart"), load_cluster(cluster), SamplingWorkload(gpus, 512, 512, 4))
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,7 @@ def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
     assert names(trained, 16)[-3:-1] == ["twice both links", "twice the link between nodes"]
     assert names(trained, 8)[-1] == "twice the link in a node"
     assert names(drawn, 1) == ["stack fused-graphs", "4 images at once"]
-    online = sim.sweep(
-        "sd21", gpus=2, batch_size=16, checkpointing="full", frozen="cached", strategy="ddp", workers=1
-    )
+    online = sim.sweep("sd21", gpus=2, checkpointing="full", frozen="cached", strategy="ddp", workers=1)
     assert names(online, 2)[:2] == ["no checkpointing", "encoders online"]
 
 

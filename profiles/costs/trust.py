@@ -149,7 +149,7 @@ def own_misses(task: str, model: str, device: str) -> str:
     rows.sort(key=lambda row: row.text("device") != device)
     told = []
     for row in rows:
-        ends = dict.fromkeys(f"{row.number(end) - 1:+.0%}" for end in OWN[-2:])
+        ends = dict.fromkeys(f"{round(row.number(end) - 1, 2) + 0.0:+.0%}" for end in OWN[-2:])
         told.append(f"{' to '.join(ends)} on {row.text('device')} ({row.integer('numbers')})")
     return f"{model} itself, our time over the published, by device: {', '.join(told)}" if told else ""
 

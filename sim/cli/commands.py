@@ -92,9 +92,7 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
 def print_experiment(options: argparse.Namespace) -> int:
     """Print the question with its defaults filled in, for --experiment; nothing is computed."""
     if isinstance(options.gpus, tuple) or "," in options.cluster:
-        raise InputError(
-            "--print-experiment prints one question: give one number of --gpus, and one --cluster"
-        )
+        raise InputError("--print-experiment prints one question: give one number of --gpus, one --cluster")
     values, checkpointing = option_values(options), getattr(options, "checkpointing", None)
     if auto := checkpointing in (None, AUTO):
         values.pop("checkpointing", None)

@@ -95,12 +95,8 @@ def add_question(
     names, tasks = strategies_in(words)
     parser.set_defaults(named=names)
     add = parser.add_argument_group("scenario").add_argument
-    add(
-        "--model", required=bool(measured), help="a model's name, a model folder, or a backbone's config.json"
-    )
-    where = (
-        f"a cluster's name, or a cluster file{'; several with commas' * sweeps} (default: {DEFAULT_CLUSTER})"
-    )
+    add("--model", required=bool(measured), help="a model's name, a model folder, a backbone's config.json")
+    where = f"a cluster's name or file{'; several with commas' * sweeps} (default: {DEFAULT_CLUSTER})"
     add("--cluster", default=DEFAULT_CLUSTER, help=where)
     stacks = {"train": f"{DEFAULT_STACK} in training", "sample": f"{SERVED} in sampling"}
     usual = " or ".join(stacks[task] for task in tasks)
@@ -112,9 +108,7 @@ def add_question(
     add("--gpus", help=f"GPUs in all{gpus} (default: {default})", **several)
     add("--batch-size", type=integer, help="; or ".join(TASKS[task].batch for task in tasks))
     absent: Any = {"default": argparse.SUPPRESS}
-    pixels = (
-        "1024, or 1280x1920: width x height; of videos 480p, 720p or 1080p (default: the model's reference)"
-    )
+    pixels = "1024, or 1280x1920: width x height; of videos 480p, 720p, 1080p (default: the model's)"
     add("--resolution", metavar="PIXELS", help=pixels, **absent)
     for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:
@@ -125,9 +119,7 @@ def add_question(
         add("--measured-run", metavar="FILE", help=MEASURED_RUN_HELP)
         add("--runtime", metavar="NAME", help=f"keep to what one runs: {', '.join(runtime_names())}")
     add("--strategy", required=not sweeps, help="one of `sim strategies`")
-    experiment = (
-        "flags as keys, in TOML, or a result in JSON; those given beside it go before; - is standard input"
-    )
+    experiment = "flags as keys, in TOML, or a result in JSON; those beside it go before; - is stdin"
     add("--experiment", metavar="FILE", help=experiment)
     add = parser.add_argument_group("what if").add_argument
     for name, what in WHAT_IF_HELP.items():

@@ -47,9 +47,7 @@ def _main(arguments: Sequence[str]) -> int:
         arguments = [*arguments[1:], f"--{arguments[0]}"]
     flag = arguments[0].partition("=")[0]
     if flag.startswith("-") and flag not in ("-h", "--help", "--version"):
-        raise InputError(
-            f"{one_line(flag, 80)} must come after the COMMAND, as in sim run {one_line(flag, 80)}"
-        )
+        raise InputError(f"{one_line(flag, 80)} must come after the COMMAND: sim run {one_line(flag, 80)}")
     experiment = _experiment(arguments)
     if experiment is None:
         return _run(arguments)
@@ -137,16 +135,12 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
     for name, words in COMMANDS.items():
         if words is top:
             continue
-        description = words.get("description", words["help"])
-        command = commands.add_parser(
-            name, help=words["help"], description=description, epilog=_examples(name)
-        )
+        about = words.get("description", words["help"])
+        command = commands.add_parser(name, help=words["help"], description=about, epilog=_examples(name))
         if whole or name in arguments[:1]:
             _adder(name)(command, arguments)
             loudness = command.add_mutually_exclusive_group()
-            loudness.add_argument(
-                "-q", "--quiet", action="store_true", help="say nothing on stderr but errors"
-            )
+            loudness.add_argument("-q", "--quiet", action="store_true", help="only errors on stderr")
             loudness.add_argument("-v", "--verbose", action="store_true", help="say what took how long")
             command.set_defaults(subcommand=name)
             if command.get_default("named"):

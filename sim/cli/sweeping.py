@@ -66,9 +66,7 @@ def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add("--price", metavar="DOLLARS", help=price)
     add("--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address")
     add("--plot", type=file_flag, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)")
-    add_pictures(
-        parser, "all rows as JSON", "a Chrome trace of the best point", "the schedule of the best point"
-    )
+    add_pictures(parser, "all rows as JSON", "a Chrome trace of the best", "the schedule of the best")
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -102,8 +100,7 @@ def _start(options: argparse.Namespace) -> Clusters:
     question["strategy"] = named(options)
     counts, cluster = question.pop("gpus"), question.pop("cluster")
     counts = counts if isinstance(counts, tuple) else (counts,)
-    start = partial(api.start_sweep, **question)
-    return api.start_clusters(start, cluster, counts, options.price)
+    return api.start_clusters(partial(api.start_sweep, **question), cluster, counts, options.price)
 
 
 @contextmanager

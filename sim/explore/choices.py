@@ -90,8 +90,7 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
         kept = [point for point in left if fact(point, scenario) == least]
         by += [words] * (len(kept) < len(left))
         left = kept
-    alike = [point for point in left if tied(point, left[0])]
-    point = min(alike, key=_whole_gib)
+    point = min([point for point in left if tied(point, left[0])], key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
         return *(fact(one, scenario) for fact in PREFERRED.values()), one.score(objective), *one.costs

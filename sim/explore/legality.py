@@ -182,9 +182,7 @@ def _change_words(changes: Mapping[str, object]) -> str:
     """Parameters to give, and those to leave out."""
     changed = [f"`{name}` {value}" for name, value in changes.items() if value is not None]
     left = [f"`{name}`" for name, value in changes.items() if value is None]
-    return ", ".join(
-        f"{word} {' '.join(flags)}" for word, flags in (("with", changed), ("without", left)) if flags
-    )
+    return ", ".join(f"{word} {' '.join(of)}" for word, of in (("with", changed), ("without", left)) if of)
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:

@@ -82,9 +82,7 @@ class Point:
         return class_of(self.name).complexity, sum(degree > 1 for degree in degrees)
 
     def __repr__(self) -> str:
-        known = self.reason or (
-            f"at least {self.bound_s:.4g} s" if self.result is None else repr(self.result)
-        )
+        known = self.reason or (f"over {self.bound_s:.4g} s" if self.result is None else repr(self.result))
         return f"<Point {self.strategy or self.name}: {known}>"
 
     def candidate(self, scenario: AnyScenario) -> Candidate:
@@ -229,9 +227,7 @@ def groups(points: Iterable[Point]) -> list[list[Point]]:
         degree = getattr(point.strategy, "pipeline_degree", None) or 1
         shape = degree, getattr(point.strategy, "micro_batches", 1)
         if shape[1] > MAX_MICRO_BATCHES:
-            point.reason = (
-                f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
-            )
+            point.reason = f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most of a sweep"
             point.kind = "too many micro-batches"
         elif point.strategy is not None:
             groups.setdefault(shape, []).append(point)

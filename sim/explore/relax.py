@@ -157,9 +157,7 @@ def _changed(question: Question, change: Change) -> Question | None:
 def _parameters(question: Question) -> Iterator[Change]:
     """Yield other values of the fixed parameters; of one point more micro-batches, too."""
     for name in dict.fromkeys([*question.parameters, *(["micro_batches"] if question.single else [])]):
-        owner = next(
-            (strategy for strategy in question.names if name in fields_of([class_of(strategy)])), None
-        )
+        owner = next((of for of in question.names if name in fields_of([class_of(of)])), None)
         for value in () if owner is None else _values(question, owner, name):
             yield Change((name,), {}, owner, {name: value})
 
@@ -238,9 +236,7 @@ def _points(question: Question) -> list[Candidate]:
     gpus = question.scenario.workload.num_gpus
     candidates: list[Candidate] = []
     for name in question.names:
-        held = {
-            key: value for key, value in question.parameters.items() if key in fields_of([class_of(name)])
-        }
+        held = {key: of for key, of in question.parameters.items() if key in fields_of([class_of(name)])}
         try:
             if question.single:
                 candidates.append(Candidate(make(name, held), gpus))

@@ -201,8 +201,7 @@ def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
     fresh = [candidate.point() for candidate in candidates if candidate not in known]
     if sweep.runtime is None:
         return fresh
-    runtime = find_runtime(sweep.runtime)
-    return [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
+    return [of for of in fresh if not refusal(find_runtime(sweep.runtime), of, sweep.scenario)]
 
 
 def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:

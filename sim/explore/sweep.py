@@ -150,9 +150,7 @@ class Sweep:
         """
         counts, statuses = self.infeasible_by_reason(), {point.status for point in self.points}
         if "simulated" in statuses:
-            words = (
-                "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
-            )
+            words = "no point of the sweep is feasible and recommended: seams show in those that fit"
             return InfeasibleError(words)
         if not counts or "bounded" in statuses:
             return InfeasibleError("nothing was simulated yet")

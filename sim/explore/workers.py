@@ -160,9 +160,7 @@ class Workers(Generic[T]):
         self._lent, self._own = None, self._hired() if goes_on else None
         words = " ".join(f"{type(error).__name__}: {error}".split())
         then = "new ones go on" if goes_on else "this process goes on without"
-        warn_caller(
-            f"workers failed, as where they are killed or out of memory ({words}): {then}", DiffusimWarning
-        )
+        warn_caller(f"workers failed, as if killed or out of memory ({words}): {then}", DiffusimWarning)
         for task in lost:
             self.submit(task)
 
@@ -213,9 +211,7 @@ def _unpacked(packed: bytes) -> Any:  # noqa: ANN401
 def _elsewhere(code: str, packed: bytes, task: Task[T]) -> T:
     """Carry out a task in somebody's executor: what it is about travels as bytes, with the code's hash."""
     if code != engine():
-        raise InputError(
-            f"a worker runs diffusim {engine()}, but {code} asks: install the same version on both"
-        )
+        raise InputError(f"a worker runs diffusim {engine()}, but {code} asks: install one version on both")
     return task(_unpacked(packed))
 
 

@@ -48,9 +48,7 @@ class Number:
         if self.name not in NAMES:
             raise InputError(f"`measured` is {self}, must be one of {', '.join(NAMES)}")
         if not (is_number(self.value) and 1 / LARGEST <= self.value <= LARGEST):
-            raise InputError(
-                f"`measured` is {self}, must be a positive number from {1 / LARGEST:g} to {LARGEST:g}"
-            )
+            raise InputError(f"`measured` is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")
 
     def __str__(self) -> str:
         return f"{self.name}={shown(self.value)}"
@@ -63,9 +61,7 @@ class Number:
             try:
                 source = {name.strip(): float(words)}
             except ValueError:
-                raise InputError(
-                    f"`measured` is '{source}', must be NAME=NUMBER, such as step_s=0.87"
-                ) from None
+                raise InputError(f"`measured` is '{source}', must be NAME=NUMBER, as step_s=0.87") from None
         if not isinstance(source, Mapping) or len(source) != 1:
             raise InputError(f"`measured` is {shown(source)}, must be one number, such as step_s=0.87")
         return cls(*next(iter(source.items())))
@@ -119,8 +115,7 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     words = f"`measured` is {number}, which takes {ratio:.3g} times as long as simulated"
     if not 1 / MOST <= ratio <= MOST or excess(end) * at_one > 0:
         raise InputError(f"{words}: compute times {1 / MOST:g} to {MOST:g} does not give it")
-    start = ratio if excess(ratio) * at_one >= 0 else 1.0
-    factor = _root(excess, start, end)
+    factor = _root(excess, ratio if excess(ratio) * at_one >= 0 else 1.0, end)
     if abs(excess(factor)) > JUMP:
         raise InputError(f"{words}: the plan changes where compute takes {factor:.3g} times as long, past it")
     return factor

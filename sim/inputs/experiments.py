@@ -57,8 +57,7 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             options |= {name: value for name, value in values[key].items() if value is not None}
         options.pop("measured_run", None)  # it was predicted from another run, and is measured now
         names = ("model", "cluster", "stack", "strategy", *OPTION_NAMES, "measured")
-        shared = {key: values[key] for key in names if key in values}
-        return shared | {"gpus": values["num_gpus"]} | options
+        return {key: values[key] for key in names if key in values} | {"gpus": values["num_gpus"]} | options
     flags: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")

@@ -135,9 +135,7 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], task: str | Non
 
 def _sampling_flag(request: Request) -> str | None:
     """Return the first option that implies sampling, as a resolution alone does; None where none does."""
-    training, sampling = (
-        {*task.options, *fields_of(strategies_of(task.name).values())} for task in TASKS.values()
-    )
+    training, sampling = ({*of.options, *fields_of(strategies_of(of.name).values())} for of in TASKS.values())
     if any(name in training - sampling for name in request.options):
         sampling -= training
     says = sampling - training | sampling.intersection(SAMPLING.options).difference(UNTELLING)

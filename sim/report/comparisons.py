@@ -161,8 +161,7 @@ def compare_records(
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
     asked = [record.asked for record, _ in pairs]
     first, last = ([of.words for of in each if of.asked not in asked] for each in (one, other))
-    both = [Comparison(record.words, record, twin.under(record)) for record, twin in pairs]
-    return both, first, last
+    return [Comparison(record.words, record, twin.under(record)) for record, twin in pairs], first, last
 
 
 def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:

@@ -59,9 +59,7 @@ def print_strategy(name: str) -> None:
         for item in fields(cls)
     ]
     heads = ("flag", "default", "choices", "what it is")
-    columns = [
-        Column(head, cells, words=True) for head, cells in zip(heads, zip(*rows, strict=True), strict=False)
-    ]
+    columns = [Column(*of, words=True) for of in zip(heads, zip(*rows, strict=True), strict=False)]
     print_blocks([f"{name}: {cls.summary}", *([Table("", columns)] if rows else [])])
 
 

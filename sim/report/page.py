@@ -74,9 +74,7 @@ def write_sweep_report(
     sweeps are those of the fastest, and the page shows the points of each.
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
-        raise InfeasibleError(
-            f"{path} is not written, there is nothing to draw: {sweeps[-1].none_fits().message}"
-        )
+        raise InfeasibleError(f"{path} is not written, nothing to draw: {sweeps[-1].none_fits().message}")
     write_page(path, lambda: sweep_page(sweeps, asked, note, clusters))
 
 
@@ -96,7 +94,7 @@ def _trace_part(result: Result) -> Part:
     devices = result.trace.plan.num_devices
     what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
     return Part(
-        "Where time and memory go", f"{what}; below, the memory of the fullest", [trace_figure(result.trace)]
+        "Where time goes, and memory", f"{what}; below, memory of the fullest", [trace_figure(result.trace)]
     )
 
 

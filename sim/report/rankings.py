@@ -108,9 +108,7 @@ def _named(sweep: Sweep, points: Sequence[Point]) -> list[str]:
 def front(simulated: Sequence[Point]) -> list[Point]:
     """Return the recommended points that no other of them beats in both throughput and memory."""
     good = [point for point in simulated if point.result is not None and point.recommended]
-    return [
-        row["point"] for row in pareto_front([{**p.result.to_json(), "point": p} for p in good if p.result])
-    ]
+    return [of["point"] for of in pareto_front([p.result.to_json() | {"point": p} for p in good if p.result])]
 
 
 def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:

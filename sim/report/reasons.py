@@ -70,9 +70,7 @@ class Account:
     def seconds(self, whole_s: float) -> dict[str, float]:
         """Return the parts of so many seconds, by name."""
         parts = {"compute": self.compute - self.slowed, "lost to collectives": self.slowed, "host": self.host}
-        return {
-            name: share * whole_s for name, share in (parts | {"wire": self.wire, "idle": self.idle}).items()
-        }
+        return {name: of * whole_s for name, of in (parts | {"wire": self.wire, "idle": self.idle}).items()}
 
 
 Replayed = Callable[[], Part]
@@ -208,8 +206,7 @@ def _numbers(trace: Trace) -> dict[Way, list[int]]:
     """Return the numbers of the collectives of each way."""
     numbers: dict[Way, list[int]] = {}
     for number, one in enumerate(trace.plan.collectives):
-        way = Way(one.operation, between_nodes(trace, members(trace, one)))
-        numbers.setdefault(way, []).append(number)
+        numbers.setdefault(Way(one.operation, between_nodes(trace, members(trace, one))), []).append(number)
     return numbers
 
 

@@ -113,8 +113,7 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     paced = paced if measured is not None and measured.task == scenario.task else ""
     if own := own_misses(result.task, scenario.model.name, device):
         yield "trust", own
-    general = f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
-    yield "" if own else "trust", general
+    yield "" if own else "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
 
 
 def _runtime_words(result: Result, scenario: AnyScenario) -> str:

@@ -281,8 +281,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     assert best.result is not None
     runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
     sure = [of for of in ranked if best.result.nearly_full and of.result and not of.result.nearly_full]
-    alike = [of for of in sure if not is_wide(of, best)]
-    roomy = choose(alike or sure, sweep.scenario, sweep.objective)
+    roomy = choose([of for of in sure if not is_wide(of, best)] or sure, sweep.scenario, sweep.objective)
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
     there = [point for point in ranked if starts(point, sweep.scenario)] or ranked
     research = first if first is not there[0] and not first.same(there[0]) else None

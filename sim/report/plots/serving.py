@@ -83,8 +83,7 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     least = accumulate((p99_s for _, p99_s, _ in points), min)
     axes.step([cost for cost, *_ in points], [*least], where="post", color=charts.FRONT, zorder=1)
     priced = serving.outcomes and serving.best.dollars_per_1000 is not None
-    unit = "dollars of 1,000 requests" if priced else "GPU-seconds of a request"
-    axes.set(xlabel=unit, ylabel="p99 in s")
+    axes.set(xlabel="dollars of 1,000 requests" if priced else "GPU-seconds of a request", ylabel="p99 in s")
     charts.scale_logarithmically(axes, "y")
     charts.add_grid(axes, "both")
     charts.set_title(axes, serving.title)

@@ -142,8 +142,7 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
     infos = plot_timelines_info(traces)
     lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
     end_s = max(info.end_s for info in infos.values())
-    height = 0.9 + lines * (0.75 + max(0.1, min(0.3, 4 / devices)) * devices)
-    figure = charts.new_figure(14.0, height)
+    figure = charts.new_figure(14.0, 0.9 + lines * (0.75 + max(0.1, min(0.3, 4 / devices)) * devices))
     entries: dict[str, Patch] = {}
     for number, (name, info) in enumerate(infos.items(), start=1):
         _, axes = charts.chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
@@ -182,8 +181,7 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
             _add_boxes(axes, boxes, facecolor=face, edgecolor=edges, linewidth=[0.1 + 0.4 * w for w in wide])
             _number_bars(axes, bars, face, (foot - 0.42) / 2, (per_s, row_height))
         if kind.named:
-            name = frozen if kind.name == FROZEN else kind.name
-            entries.append(Patch(facecolor=kind.colour, label=name))
+            entries.append(Patch(facecolor=kind.colour, label=frozen if kind.name == FROZEN else kind.name))
     lanes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
     _add_boxes(axes, lanes, facecolor=COLLECTIVE_COLOUR, edgecolor=COLLECTIVE_COLOUR, linewidth=0.5)
     entries += [Patch(facecolor=COLLECTIVE_COLOUR, label=COLLECTIVE)] if lanes else []
