@@ -232,7 +232,7 @@ class TaskCosts:
         self.extents: Final = tuple(
             Extent.of(model, component, height, width, half=not training) for component in model.components
         )
-        used = stack or load_stack()
+        used = (stack or load_stack()).on_blocks_of(model.name)
         self.components: Final = tuple(
             ComponentCosts(
                 component,

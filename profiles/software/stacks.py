@@ -38,6 +38,7 @@ RATES: Final = ("matmul", "conv", "attention", "memory")
 TABLES: Final = ("operator_us", "traffic", "launches", "rates")
 SOURCED: Final = {"iteration_us", "frozen", "chains"}
 """Keys with a source where a file has them."""
+CHAINS: Final = ("forward_chains", "backward_chains", "counted_chains")
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (UNFUSED, "flash-1", "packed", "flash-2", "newest"),
     "norms": ("half", "float32"),
@@ -100,6 +101,7 @@ class Stack:
             that of the operands and results of its products: a fused chain reads what products wrote, and writes what
             others read; ``None``: whatever the kernels move.
         backward_chains: the same of a backward pass, over that of the products of the forward pass.
+        counted_chains: both of the backbones of models whose blocks were counted, by name.
         rates: shares of the device's laws that the stack's kernels reach.
         iteration_s: seconds of the host in a training iteration on all weights that nothing hides: loops over tensors
             of parameters, waits for the loss's scale.
@@ -123,6 +125,7 @@ class Stack:
     launches: Fusion = Fusion()
     forward_chains: float | None = None
     backward_chains: float | None = None
+    counted_chains: tuple[tuple[str, float, float], ...] = ()
     rates: Shares = Shares()
     iteration_s: float = 0.0
     frozen: "Stack | None" = None
@@ -135,6 +138,12 @@ class Stack:
     def rates_on(self, device: str) -> Shares:
         """The shares of a device's laws that its kernels reach, attention's by their generation."""
         return replace(self.rates, attention=self.rates.attention * self.generation.share_on(device))
+
+    def on_blocks_of(self, model: str) -> "Stack":
+        """The stack as it fuses the backbones of a model."""
+        most = self.forward_chains, self.backward_chains
+        forward, backward = next((of for name, *of in self.counted_chains if name == model), most)
+        return replace(self, forward_chains=forward, backward_chains=backward)
 
     def slowed(self, slowness: float) -> "Stack":
         """The stack on a host that takes ``slowness`` times as long over an operator."""
@@ -226,8 +235,7 @@ def read_stack(path: Path) -> Stack:
         **flags,
         traffic=Fusion(**_shares(table, "traffic", FUSED, Table.number)),
         launches=Fusion(**_shares(table, "launches", FUSED, Table.number)),
-        forward_chains=(chains := _chains(table)).get("forward"),
-        backward_chains=chains.get("backward"),
+        **_chains(table),
         rates=Shares(**_shares(table, "rates", RATES, Table.positive)),
         iteration_s=table.number("iteration_us", 0.0, maximum=MAX_ITERATION_US) * MICROSECOND,
         frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table.values() else None,
@@ -241,13 +249,19 @@ def read_stack(path: Path) -> Stack:
     return stack
 
 
-def _chains(table: Table) -> dict[str, float]:
-    """The most that fused chains move, by pass; nothing of a stack that fuses none."""
+def _chains(table: Table) -> dict[str, Any]:
+    """The most that fused chains move, and of the models counted; nothing of a stack that fuses none."""
     if "chains" not in table.values():
         return {}
     chains = table.table("chains")
-    values = {key: chains.positive(key) for key in ("forward", "backward")}
-    chains.finish()
+    models = chains.table("models", {})
+    counted = tuple((name, *_passes(models.table(name))) for name in models.values())
+    return dict(zip(CHAINS, (*_passes(chains), counted), strict=True))
+
+
+def _passes(table: Table) -> list[float]:
+    values = [table.positive(key) for key in ("forward", "backward")]
+    table.finish()
     return values
 
 

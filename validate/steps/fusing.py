@@ -23,7 +23,6 @@ from torch._inductor import scheduler
 from torch._inductor.utils import fresh_cache
 
 from profiles.measuring.counting.trace import tensors
-from profiles.units import MB
 from validate.tables import Section, print_sections
 
 TOKENS: Final = 4096
@@ -38,29 +37,42 @@ def _noise(*shape: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.bfloat16, generator=generator).requires_grad_()
 
 
-def blocks() -> Iterator[tuple[str, nn.Module, tuple[Any, ...], dict[str, Any]]]:
-    """Blocks by name, with the arguments of a pass: those of whose norms and rotations fusion leaves little."""
+def blocks() -> Iterator[tuple[str, int, nn.Module, tuple[Any, ...], dict[str, Any]]]:
+    """Kinds of models, and their blocks: how many, and the arguments of a pass."""
     image, text, time = _noise(1, TOKENS, WIDTH), _noise(1, TEXT, WIDTH), _noise(1, WIDTH)
-    head = WIDTH // HEADS
+    head, times = WIDTH // HEADS, _noise(1, 1, 6 * WIDTH)
     rope = tuple(torch.ones(TOKENS, head) for _ in range(2))
     both = tuple(torch.ones(TOKENS + TEXT, head) for _ in range(2))
     axes = tuple(torch.ones(1, TOKENS, 1, head) for _ in range(2))
     whole = tuple(torch.ones(1, TOKENS, WIDTH) for _ in range(2))
-    yield "flux, double", flux.FluxTransformerBlock(WIDTH, HEADS, head), (image, text, time, both), {}
-    yield "flux, single", flux.FluxSingleTransformerBlock(WIDTH, HEADS, head), (image, text, time, both), {}
-    yield "sd3.5", attention.JointTransformerBlock(WIDTH, HEADS, head, "rms_norm"), (image, text, time), {}
+    yield "flux", 19, flux.FluxTransformerBlock(WIDTH, HEADS, head), (image, text, time, both), {}
+    yield "flux", 38, flux.FluxSingleTransformerBlock(WIDTH, HEADS, head), (image, text, time, both), {}
+    yield "sd3-medium", 1, attention.JointTransformerBlock(WIDTH, HEADS, head), (image, text, time), {}
+    block: nn.Module = attention.JointTransformerBlock(WIDTH, HEADS, head, "rms_norm")
+    yield "sd3.5-large", 1, block, (image, text, time), {}
     of: dict[str, Any] = {"mlp_ratio": 4.0, "qk_norm": "rms_norm"}
     arguments: Any = (image, text, time, None, rope)
-    yield "hunyuanvideo, double", video.HunyuanVideoTransformerBlock(HEADS, head, **of), arguments, {}
-    yield "hunyuanvideo, single", video.HunyuanVideoSingleTransformerBlock(HEADS, head, **of), arguments, {}
-    arguments = (image, text, _noise(1, 1, 6 * WIDTH), whole)
-    yield "ltx", ltx.LTXVideoTransformerBlock(WIDTH, HEADS, head, WIDTH), arguments, {}
-    yield "cogvideox-5b", cogvideox.CogVideoXBlock(WIDTH, HEADS, head, WIDTH), (image, text, time, rope), {}
+    yield "hunyuanvideo", 20, video.HunyuanVideoTransformerBlock(HEADS, head, **of), arguments, {}
+    yield "hunyuanvideo", 40, video.HunyuanVideoSingleTransformerBlock(HEADS, head, **of), arguments, {}
+    yield (
+        "ltx-video",
+        1,
+        ltx.LTXVideoTransformerBlock(WIDTH, HEADS, head, WIDTH),
+        (image, text, times, whole),
+        {},
+    )
+    block = cogvideox.CogVideoXBlock(WIDTH, HEADS, head, WIDTH)
+    yield "cogvideox-2b", 1, block, (image, text, time), {}
+    yield "cogvideox-5b", 1, block, (image, text, time, rope), {}
     named = {"encoder_hidden_states": text, "temb": time, "image_rotary_emb": rope}
     of = {"cross_attention_dim": WIDTH, "qk_norm": True}
-    yield "hunyuandit", hunyuan.HunyuanDiTBlock(WIDTH, HEADS, **of), (image,), named
+    yield "hunyuan (DiT)", 1, hunyuan.HunyuanDiTBlock(WIDTH, HEADS, **of), (image,), named
+    of = {"cross_attention_dim": WIDTH, "num_embeds_ada_norm": 1000, "norm_elementwise_affine": False}
+    of |= {"activation_fn": "gelu-approximate", "norm_type": "ada_norm_single", "attention_bias": True}
+    named = {"encoder_hidden_states": text, "timestep": times[0]}
+    yield "pixart", 1, attention.BasicTransformerBlock(WIDTH, HEADS, head, **of), (image,), named
     block = wan.WanTransformerBlock(WIDTH, 27 * WIDTH // 10, HEADS, "rms_norm_across_heads", True)
-    yield "wan", block, (image, text, torch.ones(1, 6, WIDTH), axes), {}
+    yield "wan", 1, block, (image, text, torch.ones(1, 6, WIDTH), axes), {}
 
 
 def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, float, float]:  # noqa: ANN401  any block's
@@ -91,14 +103,15 @@ def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, flo
 
 
 def print_fusing(_: Namespace) -> None:
-    """Print the traffic of each block's chains over that of its products: the ``chains`` of stacks that fuse."""
-    rows, ratios = [], []
-    for name, block, arguments, named in blocks():
-        products, *chains = traffic(block, *arguments, **named)
-        ratios.append([of / products for of in chains])
-        rows.append(
-            (name, *(f"{of / MB:.1f}" for of in (products, *chains)), *(f"{of:.2f}" for of in ratios[-1]))
-        )
-    rows.append(("median", "", "", "", *(f"{median(of):.2f}" for of in zip(*ratios, strict=True))))
-    header = ("block", "products, MB", "chains forward, MB", "backward, MB", "forward", "backward")
+    """Print the traffic of blocks' chains over that of their products: the ``chains`` of stacks that fuse."""
+    sums = dict[str, list[float]]()
+    for kind, number, block, arguments, named in blocks():
+        so_far = sums.get(kind, [0.0] * 3)
+        sums[kind] = [
+            a + number * b for a, b in zip(so_far, traffic(block, *arguments, **named), strict=True)
+        ]
+    ratios = {kind: [of / products for of in chains] for kind, (products, *chains) in sums.items()}
+    ratios["median"] = [median(of) for of in zip(*ratios.values(), strict=True)]
+    rows = [(kind, *(f"{of:.2f}" for of in both)) for kind, both in ratios.items()]
+    header = ("blocks of", "forward", "backward")
     print_sections([Section("Traffic that fusion leaves, over that of the forward's products", header, rows)])
