@@ -138,9 +138,7 @@ class AttentionLaw:
 
     def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
-        work = 4 * scores * self._channels(head_dim) / self.flop_per_s
-        if self.wide != 1:
-            work = work * np.where(padded(head_dim) >= WIDE_CHANNELS, self.wide, 1.0)
+        work = 4 * scores * self._forward_channels(head_dim) / self.flop_per_s
         return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
     def backward_seconds(
@@ -162,7 +160,12 @@ class AttentionLaw:
     @property
     def wide_flop_per_s(self) -> float:
         """FLOP per second of large attention with heads of 128 channels, forward."""
-        return float(self.flop_per_s * WIDE_CHANNELS / self._channels(np.array(WIDE_CHANNELS)) / self.wide)
+        return float(self.flop_per_s * WIDE_CHANNELS / self._forward_channels(np.array(WIDE_CHANNELS)))
+
+    def _forward_channels(self, head_dim: FloatArray) -> FloatArray:
+        """The same of a forward kernel; one of wide heads takes no less than their products alone."""
+        channels, alone = self._channels(head_dim), padded(head_dim)
+        return np.where(alone >= WIDE_CHANNELS, np.maximum(alone, self.wide * channels), channels)
 
     def _channels(self, head_dim: FloatArray) -> FloatArray:
         """Channels whose products take as long as a head's products and the exponential of its score."""

@@ -146,6 +146,7 @@ class Origin:
     overlap: float = 1.0
     backward_tile: float | None = None
     wide: float = 0.0
+    exponentials: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,9 @@ class Builder:
                 values["TFLOP_per_s"] = origin.seen * channels / laws.SEEN_CHANNELS
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
-                return Coefficients(values, SCALED.format(like=origin.like))
+                values["channels"] /= origin.exponentials
+                words = SCALED.format(like=origin.like)
+                return Coefficients(values, "; channels: ".join(filter(None, (words, origin.note))))
             samples = rows.attention(self.folder, origin.rows)
             start = values | {"causal_us": values["fixed_us"]}
             return self._paced(origin, values, laws.fit_pace(laws.forward_seconds, samples, start, to))
