@@ -9,7 +9,7 @@ time is spread over the layers in proportion, so that the times of layers still 
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,15 +82,12 @@ SINGLE_BYTES: Final = 4.0
 SAVED_SCORE_BYTES: Final = {"sample": 2.0, "train": 6.0}
 """Bytes per score that unfused attention keeps for its backward: the softmax, under autocast in single precision and
 cast to half."""
-MERGED_BYTES: Final = 38.0
+MERGED: Final = 38.0, 9
 """Bytes that merging a block of ring attention moves per element of its output, operator by operator in float32: a cast
-6, a difference 12, a product with the weight 8, a difference 12. Source: ring-flash-attention, update_out_and_lse."""
-MERGE_KERNELS: Final = 9
-"""Kernels of merging a block: four of the outputs, and five of the much smaller log-sum-exp."""
-MERGE_CASTS: Final = 12.0
-"""Bytes per element of casting the first block to single precision, and what comes out back to half."""
-MERGE_CAST_KERNELS: Final = 2
-"""Kernels of these casts."""
+6, a difference 12, a product with the weight 8, a difference 12; and kernels: four of the outputs, and five of the much
+smaller log-sum-exp. Source: ring-flash-attention, update_out_and_lse."""
+MERGE_CASTS: Final = 12.0, 2
+"""Bytes per element of casting the first block to single precision, and what comes out back to half; and kernels."""
 WEIGHT_OPERATORS: Final = 2
 """Operators that cast the weight and the bias of a product."""
 
@@ -212,10 +209,7 @@ class KernelTimes(LayerTimes):
 
     def saved_bytes(self) -> FloatArray:
         """Bytes per sample that each layer keeps for its backward beside ``Layer.saved_bytes``, shape (layers,)."""
-        total = np.zeros_like(self._passed)
-        for group in self._table.groups:
-            total = total + self._saved_bytes(group)
-        return np.asarray(total * self._passed)
+        return np.asarray(sum(map(self._saved_bytes, self._table.groups)) * self._passed)
 
     def largest_bytes(self) -> FloatArray:
         """Bytes per sample of the largest tensor that each layer writes, shape (layers,)."""
@@ -336,9 +330,8 @@ class KernelTimes(LayerTimes):
 
     def _cast_weights_s(self, shapes: Shapes, traffic: float = CAST) -> FloatArray:
         """Seconds of casting weights, or of casting and handing over their gradients."""
-        if not self._casts_weights:
-            return np.zeros_like(shapes.m)
-        return np.where(shapes.weight_bytes > 0, self._moved_s("copy", traffic * shapes.weight_bytes), 0.0)
+        cast = self._casts_weights & (shapes.weight_bytes > 0)
+        return np.where(cast, self._moved_s("copy", traffic * shapes.weight_bytes), 0.0)
 
     def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
         """Seconds of memory-bound kernels that move ``traffic`` times the bytes of a forward pass."""
@@ -374,18 +367,18 @@ class KernelTimes(LayerTimes):
     def _heads_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Seconds of copies that lay out queries, keys, values and result by heads, or their gradients back."""
         copies = self._stack.generation.copies
-        if not copies:
-            return np.zeros_like(shapes.m)
         elements = 2 * batch * shapes.heads * (shapes.m + shapes.n) * shapes.k
-        return self._moved_s("copy", 2 * ELEMENT_BYTES * elements, copies)
+        return bool(copies) * self._moved_s("copy", 2 * ELEMENT_BYTES * elements, copies)
 
     def _merging_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Seconds of merging the outputs of attention on one block of keys after another."""
         blocks, elements = shapes.launches, batch * shapes.heads * shapes.m * shapes.k
-        moved = (MERGED_BYTES * (blocks - 1) + MERGE_CASTS) * elements
-        launches = MERGE_KERNELS * (blocks - 1) + MERGE_CAST_KERNELS
-        stack = self._stack
-        seconds = self._moved_s(
-            "pointwise", stack.traffic.pointwise * moved, launches * stack.launches.pointwise
-        )
+        moved, launches = merging(blocks)
+        traffic, kernels = self._stack.traffic.pointwise, self._stack.launches.pointwise
+        seconds = self._moved_s("pointwise", traffic * moved * elements, kernels * launches)
         return np.where(blocks > 1, seconds, 0.0)
+
+
+def merging(blocks: Any) -> tuple[Any, ...]:  # noqa: ANN401  a number or an array
+    """Bytes per element of an output of attention on so many blocks of keys, and kernels, that merge them."""
+    return tuple((blocks - 1) * each + once for each, once in zip(MERGED, MERGE_CASTS, strict=True))

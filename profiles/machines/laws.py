@@ -169,8 +169,6 @@ class AttentionLaw:
 
     def _channels(self, head_dim: FloatArray) -> FloatArray:
         """Channels whose products take as long as a head's products and the exponential of its score."""
-        if self.overlap == 1:
-            return padded(head_dim) + self.channels
         both = padded(head_dim) ** self.overlap + self.channels**self.overlap
         return np.asarray(both ** (1 / self.overlap))
 

@@ -38,7 +38,6 @@ RATES: Final = ("matmul", "conv", "attention", "memory")
 TABLES: Final = ("operator_us", "traffic", "launches", "rates")
 SOURCED: Final = {"iteration_us", "frozen", "chains"}
 """Keys with a source where a file has them."""
-CHAINS: Final = ("forward_chains", "backward_chains", "counted_chains")
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (UNFUSED, "flash-1", "packed", "flash-2", "newest"),
     "norms": ("half", "float32"),
@@ -141,9 +140,8 @@ class Stack:
 
     def on_blocks_of(self, model: str) -> "Stack":
         """The stack as it fuses the backbones of a model."""
-        most = self.forward_chains, self.backward_chains
-        forward, backward = next((of for name, *of in self.counted_chains if name == model), most)
-        return replace(self, forward_chains=forward, backward_chains=backward)
+        found = next((of for name, *of in self.counted_chains if name == model), None)
+        return replace(self, forward_chains=found[0], backward_chains=found[1]) if found else self
 
     def slowed(self, slowness: float) -> "Stack":
         """The stack on a host that takes ``slowness`` times as long over an operator."""
@@ -256,7 +254,8 @@ def _chains(table: Table) -> dict[str, Any]:
     chains = table.table("chains")
     models = chains.table("models", {})
     counted = tuple((name, *_passes(models.table(name))) for name in models.values())
-    return dict(zip(CHAINS, (*_passes(chains), counted), strict=True))
+    keys = ("forward_chains", "backward_chains", "counted_chains")
+    return dict(zip(keys, (*_passes(chains), counted), strict=True))
 
 
 def _passes(table: Table) -> list[float]:

@@ -22,7 +22,7 @@ import numpy as np
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
-from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
+from profiles.costs.kernel_times import merging
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from profiles.units import FloatArray
 from strategies.patching.builder import SamplingBuilder
@@ -288,9 +288,9 @@ def merged_s(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[flo
     """
     what = exchanged(scenario, run.first, run.end)
     elements = grid.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
-    moved = (MERGED_BYTES * (grid.columns - 1) + MERGE_CASTS) * elements
-    launches = what.attentions * (MERGE_KERNELS * (grid.columns - 1) + MERGE_CAST_KERNELS)
-    return scenario.backbone_costs.copied_s(moved, launches), launches * scenario.operator_s
+    moved, launches = merging(grid.columns)
+    launches *= what.attentions
+    return scenario.backbone_costs.copied_s(moved * elements, launches), launches * scenario.operator_s
 
 
 def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:

@@ -80,10 +80,6 @@ def attention() -> Iterator[Line]:
     showing = [one for one in anchors if attention_share(*one) is not None]
     for source in dict.fromkeys(authors_of(one.source) for _, one in showing):
         others = [one for one in showing if authors_of(one[1].source) != source]
-        if not others:
-            instead = "no other source shows it"
-            yield ["attention's share", source, "one GPU", f"{len(showing)}", "-", "-", instead]
-            continue
         share = min(1.0, shared_attention(others))
         own = [one for one in showing if authors_of(one[1].source) == source]
         shipped = load_stack().rates.attention

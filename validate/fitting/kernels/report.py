@@ -111,8 +111,7 @@ class Builder:
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
                 values["channels"] /= origin.exponentials
-                words = SCALED.format(like=origin.like)
-                return Coefficients(values, "; channels: ".join(filter(None, (words, origin.note))))
+                return Coefficients(values, SCALED.format(like=origin.like) + origin.note)
             samples = rows.attention(self.folder, origin.rows)
             start = values | {"causal_us": values["fixed_us"]}
             return self._paced(origin, values, laws.fit_pace(laws.forward_seconds, samples, start, to))
