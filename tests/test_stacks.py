@@ -55,9 +55,8 @@ def test_a_stack_file_may_say_only_how_it_differs_from_a_shipped_one(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text('like = "compiled"\nname = "own"\nnorms = "float32"\n[traffic]\ncopy = 0.9\n')
     shipped, fusion = load_stack("compiled"), load_stack("compiled").traffic
-    assert load_stack(str(path)) == replace(
-        shipped, name="own", norms="float32", traffic=replace(fusion, copy=0.9)
-    )
+    changed = replace(fusion, copy=0.9)
+    assert load_stack(str(path)) == replace(shipped, name="own", norms="float32", traffic=changed)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +70,8 @@ def test_what_the_host_takes_in_an_iteration_is_added_to_it_and_divided_by_stage
 
 def test_newer_kernels_of_attention_are_faster_where_the_device_has_them():
     options = {"cluster": "h100-nvlink-8", "gpus": 1, "stack": "eager"}
-    seconds = [
-        sim.run("flux-dev", "single", attention=attention, **options).latency_s
-        for attention in ("newest", "flash-2", "packed", "flash-1")
-    ]
+    generations = ("newest", "flash-2", "packed", "flash-1")
+    seconds = [sim.run("flux-dev", "single", attention=of, **options).latency_s for of in generations]
     assert seconds == sorted(seconds)
     assert seconds[1] == sim.run("flux-dev", "single", **options).latency_s
 

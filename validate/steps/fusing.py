@@ -40,16 +40,21 @@ def _noise(*shape: int) -> torch.Tensor:
 
 def blocks() -> Iterator[tuple[str, int, nn.Module, dict[str, Any]]]:
     """Kinds of models, and their blocks: how many, one of them, and the arguments of a pass."""
-    image, text, six = _noise(1, TOKENS, WIDTH), _noise(1, TEXT, WIDTH), _noise(1, 1, 6 * WIDTH)
-    shapes = {"rope": (TOKENS, HEAD), "rope_of_text": (TEXT, HEAD), "rope_of_both": (TOKENS + TEXT, HEAD)}
-    shapes |= {"rope_of_axes": (1, TOKENS, 1, HEAD), "rope_of_channels": (1, TOKENS, WIDTH)}
-    ropes = {name: (torch.ones(shape), torch.ones(shape)) for name, shape in shapes.items()}
-    made = {"image": image, "text": text, "both": _noise(1, TOKENS + TEXT, WIDTH), "time": _noise(1, WIDTH)}
-    made |= {"six": six, "three": six[..., : 3 * WIDTH], "six_in_row": six[0], "none": None}
-    made |= {"six_rows": torch.ones(1, 6, WIDTH), "ropes": (ropes["rope"], ropes["rope_of_text"])}
+    noises = {
+        "image": (TOKENS, WIDTH),
+        "text": (TEXT, WIDTH),
+        "both": (TOKENS + TEXT, WIDTH),
+        "time": (WIDTH,),
+    }
+    noises |= {"six": (1, 6 * WIDTH), "three": (1, 3 * WIDTH), "six_in_row": (6 * WIDTH,)}
+    made: dict[str, Any] = {name: _noise(1, *shape) for name, shape in noises.items()}
+    ropes = {"rope": (TOKENS, HEAD), "rope_of_text": (TEXT, HEAD), "rope_of_both": (TOKENS + TEXT, HEAD)}
+    ropes |= {"rope_of_axes": (1, TOKENS, 1, HEAD), "rope_of_channels": (1, TOKENS, WIDTH)}
+    made |= {name: (torch.ones(shape), torch.ones(shape)) for name, shape in ropes.items()}
+    made |= {"none": None, "six_rows": torch.ones(1, 6, WIDTH), "ropes": (made["rope"], made["rope_of_text"])}
     for of in parse_toml(BLOCKS.read_text(encoding="utf-8"))["block"]:
         block = resolve_name(f"diffusers.models.transformers.{of['class']}")(**of["of"])
-        given = {key: (made | ropes)[name] for key, name in of["given"].items()}
+        given = {key: made[name] for key, name in of["given"].items()}
         yield of["kind"], of["number"], block, given
 
 
@@ -66,23 +71,20 @@ def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, flo
     def tally(plan: Any) -> Any:  # noqa: ANN401  private to torch, of its pinned release
         moved = {False: 0.0, True: 0.0}
         for node in plan.nodes:
-            moved[isinstance(node, scheduler.ExternKernelSchedulerNode)] += (
-                node.get_read_write_buffers_sizes()
-            )
+            called = isinstance(node, scheduler.ExternKernelSchedulerNode)
+            moved[called] += node.get_read_write_buffers_sizes()
         plans.append((moved[True], moved[False]))
         return codegen(plan)
 
-    scheduler.Scheduler.codegen = tally  # type: ignore[method-assign,assignment]
     torch.compiler.reset()
-    try:
-        with (
-            fresh_cache(),
-            patch.object(qwen, "apply_rotary_emb_qwen", _rotated),
-        ):  # nothing is planned already
-            outputs = torch.compile(block.to(torch.bfloat16).train(), fullgraph=True)(*arguments, **named)
-            torch.autograd.backward([of.float().sum() for of in tensors(outputs)])
-    finally:
-        scheduler.Scheduler.codegen = codegen  # type: ignore[method-assign]
+    planned = patch.object(scheduler.Scheduler, "codegen", tally)
+    with (
+        fresh_cache(),
+        planned,
+        patch.object(qwen, "apply_rotary_emb_qwen", _rotated),
+    ):  # nothing is planned yet
+        outputs = torch.compile(block.to(torch.bfloat16).train(), fullgraph=True)(*arguments, **named)
+        torch.autograd.backward([of.float().sum() for of in tensors(outputs)])
     (products, chains), (_, backward) = plans
     weights = sum(of.numel() for of in block.parameters() if of.ndim > 1)
     return products - HALF_BYTES * weights, chains, backward
@@ -96,6 +98,4 @@ def print_fusing(_: Namespace) -> None:
     ratios = {kind: of[1:] / of[0] for kind, of in sums.items()}
     ratios["median"] = np.median([*ratios.values()], axis=0)
     rows = [(kind, *(f"{of:.2f}" for of in both)) for kind, both in ratios.items()]
-    print_sections(
-        [Section("Traffic of chains over that of products", ("blocks", "forward", "backward"), rows)]
-    )
+    print_sections([Section("Chains' traffic over products'", ("blocks", "forward", "backward"), rows)])
