@@ -79,14 +79,12 @@ def attention() -> Iterator[Line]:
     anchors = [(name, one) for name in model_names() for one in model_of(name).anchors]
     showing = [one for one in anchors if attention_share(*one) is not None]
     for source in dict.fromkeys(authors_of(one.source) for _, one in showing):
-        others = [one for one in showing if authors_of(one[1].source) != source]
-        share = min(1.0, shared_attention(others))
+        share = min(1.0, shared_attention(of for of in showing if authors_of(of[1].source) != source))
         own = [one for one in showing if authors_of(one[1].source) == source]
         shipped = load_stack().rates.attention
         pairs = [(_error(*one, shipped), _error(*one, share)) for one in own]
-        yield from _line(
-            ("attention's share", source, "one GPU, laws alone"), pairs, f"{share:.2f} for {shipped:g}"
-        )
+        head = "attention's share", source, "one GPU, laws alone"
+        yield from _line(head, pairs, f"{share:.2f} for {shipped:g}")
 
 
 def _error(name: str, anchor: Anchor, share: float) -> float:
