@@ -1,6 +1,7 @@
 """Stages run one after another are the whole network, forwards and backwards; blocks are recomputed as asked."""
 
 import json
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import sim
 from profiles.measuring.timing.staging import Stage
-from profiles.measuring.timing.starting import blocks_of, recompute, start
+from profiles.measuring.timing.starting import blocks_of, draw, recompute, start
 
 CONFIGS = json.loads(
     (Path(__file__).parents[1] / "profiles/measuring/counting/configs.json").read_text(encoding="utf-8")
@@ -37,13 +39,13 @@ def passed_on(outputs):
 def test_stages_in_turn_return_and_learn_what_the_whole_network_does(tmp_path, config):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGS[config]), encoding="utf-8")
-    sizes = {"height": 64, "width": 64, "text_tokens": 8}
-    whole, batch = start(str(path), 2, **sizes)
+    empty, batch = start(str(path), 2, height=64, width=64, text_tokens=8)
+    assert all(of.is_meta for of in empty.parameters())
+    whole = draw(deepcopy(empty), "cpu")
     arguments, layers = batch("cpu"), len(blocks_of(whole))
     cuts = [0, layers // 3, 2 * layers // 3, layers]
     stages = [
-        Stage(start(str(path), 2, **sizes)[0], arguments, first, end - 1, torch.float32)
-        for first, end in pairwise(cuts)
+        Stage(deepcopy(whole), arguments, first, end - 1, torch.float32) for first, end in pairwise(cuts)
     ]
     given, sent = [], [()]
     for stage in stages:
@@ -70,6 +72,15 @@ def test_stages_in_turn_return_and_learn_what_the_whole_network_does(tmp_path, c
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * largest)
 
 
+def test_adapters_are_those_that_are_priced_in_single_precision_beside_frozen_halves(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["pixart_transformer"]), encoding="utf-8")
+    weights = [*start(str(tmp_path / "config.json"), 1, lora=4, height=1024, width=1024)[0].parameters()]
+    assert {of.requires_grad: of.dtype for of in weights} == {True: torch.float32, False: torch.bfloat16}
+    model = sim.run("pixart", "ddp", gpus=1, trainable="lora:4").source.scenario.model
+    priced = sum(layer.adapters for component in model.components for layer in component.layers)
+    assert sum(of.numel() for of in weights if of.requires_grad) == priced
+
+
 @pytest.mark.parametrize(("kind", "attentions"), [("block", 2), ("selective", 1)])
 def test_blocks_run_again_in_the_backward_and_their_attention_only_where_it_is_not_kept(
     tmp_path, monkeypatch, kind, attentions
@@ -77,7 +88,7 @@ def test_blocks_run_again_in_the_backward_and_their_attention_only_where_it_is_n
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGS["tiny_pixart"] | {"num_layers": 2}), encoding="utf-8")
     network, batch = start(str(path), 1, height=64, width=64, text_tokens=8)
-    blocks, ran = blocks_of(network), []
+    blocks, ran = blocks_of(draw(network, "cpu")), []
     for block in blocks:
         block.register_forward_pre_hook(lambda *_: ran.append("block"))
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

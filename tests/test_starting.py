@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +14,42 @@ from profiles.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 TINY = json.loads((ROOT / "profiles/measuring/counting/configs.json").read_text())["tiny_pixart"]
-SMALL = {"model": "pixart", "gpus": 2, "batch_size": 8, "micro_batches": 2, "resolution": 256}
-
+SMALL = {"model": "pixart", "gpus": 2, "batch_size": 8, "micro_batches": 2, "resolution": 64}
+LORA = {"trainable": "lora:4"}
 PATHS = {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
 PATHS |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 PIPED = {"env": os.environ | PATHS | {"HF_HUB_OFFLINE": "1"}, "stdout": subprocess.PIPE, "text": True}
-BEFORE = {"deepspeed": "import deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False"}
+MEAN = """
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime as Runtime
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.testing import assert_close
+def stepped(schedule, *given, step=Runtime.step, **named):
+    step(schedule, *given, **named)
+    own[:] = [of.grad.clone() for stage in schedule._stages for of in stage.submod.parameters() if of.requires_grad]
+own, Runtime.step = [], stepped
+register_optimizer_step_pre_hook(lambda one, *_: assert_close([of.grad for of in one.param_groups[0]["params"]], own))
+"""
+"""Replicas have the same samples, so that the mean of their gradients is that of each."""
+CONFIGURED = """
+import os
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.state import DistributedType, PartialState
+from accelerate.utils.launch import prepare_multi_gpu_env
+given, _, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file=config.yaml", "train.py"]))
+os.environ |= prepare_multi_gpu_env(given) | {**os.environ, "ACCELERATE_TORCH_DEVICE": "cpu"}
+PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
+"""
+"""Accelerate shards on GPUs alone, unless it takes CPUs for them."""
+BEFORE = {"torch-pipelining": MEAN, "accelerate": CONFIGURED}
+BEFORE |= {
+    "deepspeed": "import deepspeed.ops; deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False"
+}
 """DeepSpeed's own collectives of CPUs would take a minute to compile."""
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    """A function from a folder, a script, what runs before it and its arguments to what two ranks print."""
+    """A function from a folder, a script, ranks, what runs before it and its arguments to what they print."""
     command = [sys.executable, ROOT / "tests/data/ranks.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, **PIPED) as server:
 
@@ -37,33 +62,34 @@ def ranks():
         yield run
 
 
-def losses(printed):
-    return [float(words.split("loss ")[1].split()[0]) for words in printed.split("step ") if "loss " in words]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "point"),
     [
         ("fsdp2", {"strategy": "fsdp", "checkpointing": "selective"}),
         ("accelerate", {"strategy": "ddp", "checkpointing": "block", "bucket_MB": 50}),
+        ("accelerate", {"strategy": "fsdp", "checkpointing": "block", "gpus": 4, "shard_size": 2}),
         ("deepspeed", {"strategy": "zero2", "checkpointing": "block"}),
-        ("torch-pipelining", {"strategy": "interleaved", "pipeline_degree": 2}),
+        ("deepspeed", {"strategy": "zero3", "checkpointing": "block"}),
+        ("torch-pipelining", {"strategy": "interleaved", "pipeline_degree": 2, "gpus": 4} | LORA),
     ],
 )
 def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, ranks, runtime, point):
-    sim.launch(**SMALL, **point, runtime=runtime).write(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["num_layers"] == 28
+    point = SMALL | point
+    launch = sim.launch(**point, runtime=runtime)
+    launch.write(tmp_path)
+    assert json.loads(launch.files["config.json"])["num_layers"] == 28
     fixed = {"num_layers": 28, "attention_head_dim": 8, "cross_attention_dim": 32}  # by its stages
     few = fixed if runtime == "torch-pipelining" else {"num_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps(TINY | few))
-    if runtime == "accelerate":  # which alone reads its configuration
+    if point["strategy"] == "ddp":
+        assert "(bucket_cap_mb=50)" in launch.files["train.py"]
         printed = subprocess.run(["bash", "run.sh"], cwd=tmp_path, check=True, **PIPED).stdout
     else:
-        command, _, arguments = (tmp_path / "run.sh").read_text().partition("train.py")
-        assert command.endswith("torchrun --nproc-per-node 2 ") or runtime == "deepspeed"
-        printed = ranks(tmp_path, "train.py", BEFORE.get(runtime, ""), *arguments.split())
-    first, *rest, last = losses(printed)
+        command, _, arguments = launch.files["run.sh"].partition("train.py")
+        assert command.endswith(f"torchrun --nproc-per-node {point['gpus']} ") or runtime in BEFORE
+        printed = ranks(tmp_path, "train.py", point["gpus"], BEFORE.get(runtime, ""), *arguments.split())
+    first, *rest, last = map(float, re.findall(r"loss ([\d.]+)", printed))
     assert len(rest) == 3 and printed.count("--measured step_s=") == 1  # on the first rank alone
     assert 0.5 < last < first < 4
 
@@ -104,7 +130,7 @@ def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
     asked |= {"include": "all", "keys_values": "freed", **offloading}
     sim.launch(**asked, strategy="ulysses", runtime="diffusers").write(tmp_path)
-    drawn = [line for line in ranks(tmp_path, "sample.py", TINY_FLUX).splitlines() if "drawn" in line]
+    drawn = [line for line in ranks(tmp_path, "sample.py", 2, TINY_FLUX).splitlines() if "drawn" in line]
     assert len(drawn) == 2 and len({*drawn}) == 1
     assert (tmp_path / "image.png").read_bytes().startswith(b"\x89PNG")
 

@@ -7,8 +7,8 @@ of that profile, filled with ``values``.
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import takewhile
 from math import ceil, prod
@@ -27,27 +27,34 @@ from profiles.outputs import check_new, write_files
 from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
+from profiles.software.stacks import load_stack
+from profiles.units import GIB
 from sim.api import run, sweep
 from sim.explore.legality import COMPILED, TIMED, case_of, first_runtime, needed
 from sim.explore.points import Point
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point, with_source
 from sim.outcomes.schedules import written
-from sim.report.results import command_of
+from sim.report.results import command_of, speed_words
 from sim.report.views import Scaling, Sweep
 from strategies.orders.whole import order_of
 from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
 from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL
-from strategies.scenario import Scene
+from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 from strategies.training.replicas import Zero2
 
-PROMPT: Final = "a photo of an astronaut"
 OPTIMIZERS: Final = dict.fromkeys(("mixed", "mixed-fp16-gradient", "fp32"), "torch.optim.AdamW") | {
     "adam8bit": "bitsandbytes.optim.AdamW8bit", "adafactor": "torch.optim.Adafactor",
 }  # fmt: skip
 """Classes of optimizers by memory recipe."""
+BENCHMARK: Final = (
+    "train.py times the step alone: weights and batch are random until yours stand at WEIGHTS and BATCH; there are no "
+    "encoders, data set, clipping and checkpoints; pip install '/path/to/clone[measure]' brings what it imports"
+)
+UNSTARTED: Final = ", where its flags were read; no test starts it, and later ones are unchecked"
 LINE: Final = " \\\n    "
 """Between the flags of a command."""
 ASKS: Final = {
@@ -65,22 +72,17 @@ def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
     strategy, scenario = result.source.strategy, result.source.scenario
     gpus, name = result.num_gpus, scenario.model.name
     nodes = ceil(gpus / scenario.cluster.devices_per_node)
-    torchrun = f"torchrun --nproc-per-node {gpus}"
-    if nodes > 1:
-        where = "--node-rank $NODE_RANK --master-addr $MASTER_ADDR"
-        torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {gpus // nodes} {where}"
-    values: dict[str, Any] = dict.fromkeys(key for row in runtime.values.values() for key in row)
-    values |= {
+    where = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" * (nodes > 1)
+    torchrun = f"torchrun{where} --nproc-per-node {gpus // nodes}"
+    asked: tuple[Any, ...] = (scenario.workload, strategy)
+    values = {item.name: getattr(of, item.name) for of in asked for item in fields(of)} | {
         "always": True,
         "model": {**(runtime.models or {}), **runtime.alone}.get(name),
         "gpus": gpus,
         "nodes": nodes,
         "gpus_per_node": gpus // nodes,
-        "one_node": nodes == 1,
-        "several_nodes": nodes > 1,
         "torchrun": torchrun,
         "launcher": "python" if gpus == 1 else torchrun,
-        "batch_size": result.batch_size,
         "frames": scenario.frames.get("frames"),
         "compiled": scenario.stack.name in COMPILED,
     }
@@ -89,60 +91,36 @@ def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
     else:
         values |= _training_values(result, strategy, scenario)
     values |= {**runtime.values.get(name, {}), **runtime.values.get(strategy.name, {})}
-    flags = {key: value for key, value in values.items() if isinstance(value, bool)}
-    return values | {f"{key}_json": str(value).lower() for key, value in flags.items()} | {
-        f"{key}_python": str(value) for key, value in flags.items()
-    }  # fmt: skip
+    for key, value in [*values.items()]:
+        if isinstance(value, bool):
+            values |= {f"{key}_json": str(value).lower(), f"{key}_python": str(value), f"no_{key}": not value}
+        elif isinstance(value, int):
+            values |= {f"several_{key}": value > 1, f"one_{key}": value == 1}
+    return values
 
 
 def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[str, Any]:  # noqa: ANN401
-    workload, grid = scenario.workload, strategy.layout(scenario).grid
-    swapped, batch_size = workload.swapped, workload.batch_size
+    workload, grid, swapped = scenario.workload, strategy.layout(scenario).grid, scenario.workload.swapped
     resident = len({layer.block for layer in scenario.backbone.layers}) - swapped if swapped else None
+    components = scenario.model.for_task("sample").components
     one_scale = one_scale and workload.guidance == "none"
-    frames = scenario.frames.get("frames")
-    piped, sequence = grid.pipeline > 1, grid.ulysses * grid.ring * grid.rows
-    warmup = getattr(strategy, "warmup_steps", None)
-    images = f", num_{'videos' if frames else 'images'}_per_prompt={batch_size}"
-    return {
+    piped, warmup = grid.pipeline > 1, getattr(strategy, "warmup_steps", None)
+    return asdict(grid) | {
         "network": scenario.backbone.name,
         "second_expert": scenario.backbone.experts > 1,
-        "prompt": PROMPT,
-        "height": workload.height,
-        "width": workload.width,
-        "steps": workload.steps,
-        "image": not frames,
-        "video": bool(frames),
-        "pictured": any(
-            one.image_tokens and one.name in scenario.backbone.inputs
-            for one in scenario.model.for_task("sample").components
-        ),
-        "frames_argument": f"num_frames={frames}, " if frames else "",
-        "batch_argument": images if batch_size > 1 else "",
-        "scale_argument": ", guidance_scale=1.0" if one_scale else "",
-        "several_images": _over_one(batch_size),
-        "guidance": grid.guidance,
+        "prompt": "a photo of an astronaut",
+        "video": bool(scenario.frames),
+        "pictured": any(of.image_tokens and of.name in scenario.backbone.inputs for of in components),
         "guided": workload.guidance != "none",
         "split_guidance": grid.guidance > 1,
         "one_scale": one_scale,
         "scale_or_split": one_scale or grid.guidance > 1,
-        "ulysses": grid.ulysses,
-        "ring": grid.ring,
         "padding": ", ulysses_anything=True" if workload.heads == PADDED and grid.ulysses > 1 else "",
-        "several_gathering": _over_one(grid.rows),
-        "tensor": grid.tensor,
-        "sequence": sequence,
-        "one_gpu": sequence == 1,
-        "several_gpus": sequence > 1,
-        "several_ulysses": _over_one(grid.ulysses),
-        "several_rings": _over_one(grid.ring),
-        "several_stages": _over_one(grid.pipeline),
-        "several_groups": _over_one(grid.data),
+        "sequence": grid.sequence,
         "patches": (strategy.patches or grid.pipeline) if piped else None,
         "layers": strategy.layers if piped else None,
         "warmup_steps": warmup if piped else None,
         "warmup_after_first": None if warmup is None else warmup - 1,  # these run one more than given
-        "gather_layers": getattr(strategy, "gather_layers", None),
         "offloaded": resident is not None,
         "all_offloaded": resident == 0,
         "moved": workload.moved and not workload.streamed,
@@ -156,11 +134,6 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
     }
 
 
-def _over_one(value: int) -> int | None:
-    """Return a degree, or None where it divides nothing."""
-    return value if value > 1 else None
-
-
 def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, Any]:  # noqa: ANN401
     workload, model = scenario.workload, scenario.model
     gpus, count = result.num_gpus, strategy.micro_batches
@@ -169,7 +142,9 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
     each = workload.batch_size * sharing // (gpus * count)
     whose = "GPU" if sharing == 1 else f"{sharing} GPUs that share them"
     shards = (getattr(strategy, "shard_size", None) or gpus // context) * context
+    zero2 = isinstance(strategy, Zero2)
     half = RECIPES[workload.memory_recipe].gradient_bytes != 4
+    single = workload.memory_recipe == "fp32" and not workload.rank  # beside adapters weights are bfloat16
     config, sizes = _network_of(scenario)
     values = {
         "config": config,
@@ -179,37 +154,27 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
         "square": model.height == model.width,
         "latent_frames": model.components[scenario.backbone_index].frames,
         "micro_batch_size": each,
-        "micro_batches": count,
-        "several_micro_batches": _over_one(count),
         "step_words": f"{count} x {each} samples per {whose} between two steps of the optimizer",
-        "context_degree": context,
-        "pipeline_degree": stages,
         "pipelines": gpus // stages if stages else None,
-        "side_by_side": stages is not None and gpus > stages,
         "replicas": gpus // shards,
         "shards": shards,
-        "replicated": gpus > shards,
-        "sharded_alone": gpus == shards,
         "reshard": getattr(strategy, "reshard", "") == "true",
-        "bucket_MB": getattr(strategy, "bucket_MB", None),
-        "bucket_elements": _bucket_elements(strategy, workload.recipe.gradient_bytes),
+        "bucket_elements": strategy.bucket_elements(workload.recipe.gradient_bytes) if zero2 else None,
         "overlapped": getattr(strategy, "overlap", "") == "buckets",
         "recomputed": workload.checkpointing in RELIEF,
-        "checkpointing": workload.checkpointing,
         "blocks_recomputed": workload.checkpointing == "block",
         "accumulated": "bf16" if half else "fp32",
         "reduced": "bfloat16" if half else "float32",
-        "half_weights": workload.memory_recipe != "fp32",
-        "compute_type": f"torch.{'float32' if workload.memory_recipe == 'fp32' else 'bfloat16'}",
-        "autocast": "no" if workload.memory_recipe == "fp32" else "bf16",
+        "half_weights": not single,
+        "compute_type": f"torch.{'float32' if single else 'bfloat16'}",
+        "autocast": "no" if single else "bf16",
         "optimizer": OPTIMIZERS.get(workload.memory_recipe, OPTIMIZERS["mixed"]),
         "quantized": workload.memory_recipe == "adam8bit",
         "recipe_written": workload.memory_recipe in OPTIMIZERS
         and (not half or strategy.name in ("fsdp", "zero2", "zero3")),  # others keep gradients as weights are
-        "online": workload.frozen != CACHED and bool(scenario.frozen),
         "optimizer_offloaded": workload.offload == "optimizer",
-        "device_optimizer": workload.offload != "optimizer",
-        "cached": workload.frozen == "cached",
+        "cached": workload.frozen == CACHED,
+        "benchmark": BENCHMARK,
     }
     return values | (_stage_values(result, strategy, scenario) if stages else {})
 
@@ -231,11 +196,6 @@ def _network_of(scenario: Any) -> tuple[dict[str, Any] | None, dict[str, int]]: 
     return configs[entry["config"]] | entry.get("set", {}), sizes
 
 
-def _bucket_elements(strategy: Any, gradient_bytes: float) -> int | None:  # noqa: ANN401
-    """Return the gradients that ZeRO-2 scatters at once."""
-    return strategy.bucket_elements(gradient_bytes) if isinstance(strategy, Zero2) else None
-
-
 def _stage_values(result: Result, strategy: Any, scenario: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the stages of a pipeline, and the order of its passes, as code."""
     stages, backbones = result.stages, [scenario.model.components[i] for i in scenario.model.backbones]
@@ -247,8 +207,7 @@ def _stage_values(result: Result, strategy: Any, scenario: Any) -> dict[str, Any
     return {
         "first_blocks": str(firsts),
         "order": code(passes),
-        "layer_list": code([(stage["first_layer"], stage["last_layer"]) for stage in stages]),
-        "rank_list": code([ranks[number] for number in range(len(stages))]),
+        "stage_list": code([(of["first_layer"], of["last_layer"], ranks[i]) for i, of in enumerate(stages)]),
     }
 
 
@@ -261,7 +220,7 @@ def filled(text: str, values: dict[str, Any]) -> str:
 
 def stands(text: Template, values: dict[str, Any]) -> bool:
     """Return whether all gaps of a text have values."""
-    return all(values[name] is not None and values[name] is not False for name in text.get_identifiers())
+    return all(values.get(name) is not None and values[name] is not False for name in text.get_identifiers())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -335,9 +294,8 @@ def launch(
         if extra := [name for name, value in arguments.items() if value is not None]:
             raise InputError(f"{extra[0]} is given, but the result says it already")
         if result.source is None:
-            raise InputError(
-                f"the result of {result.title} came from another process: give its model and strategy"
-            )
+            rule = "came from another process: give its model and strategy"
+            raise InputError(f"the result of {result.title} {rule}")
     elif strategy is None:
         result = sweep(model, cluster, gpus, runtime=runtime, **options).best
         said = (f"the best of a sweep: {command_of(result)}",)
@@ -353,9 +311,11 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     if refused := runtime.refusal(case_of(result.source.strategy, result.source.scenario)):
         raise InputError(refused)
     values = values_of(result, runtime)
-    command, unset = _command(runtime, values), unset_options(result, runtime, values)
+    unset = unset_options(result, runtime, values)
     if lacks := needed(runtime, result, unset):
         raise InputError(lacks)
+    ran = _as_run(result, runtime, unset)
+    command, values["run"] = _command(runtime, values), repr(command_of(ran))
     texts = {
         name: filled((RUNTIMES / f"{template}.template").read_text(encoding="utf-8"), values)
         for name, template in runtime.files.items()
@@ -363,32 +323,58 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     text = _with_unset(next(iter(texts.values()), command), unset)
     files = {name: f"{text if number == 0 else of}\n" for number, (name, of) in enumerate(texts.items())}
     asks = "".join(text for variable, text in ASKS.items() if variable in command)
-    files |= {"run.sh": f'{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
-    if (config := values.get("config")) is not None and "train.py" in files:
-        files["config.json"] = f"{json.dumps(config, indent=2)}\n"
-    lacking: list[str] = []
-    if result.missing_memory:
-        held = {name: value for name, value in result.parameters.items() if value is not None}
-        question = Question(
-            result.source.scenario, [result.strategy], held, single=True, runtime=runtime.name
-        )
-        changes = relax(question) or NOTHING_FITS
-        lacking = [f"{result.strategy} does not fit: {result.missing_memory}; {changes}"]
-    since = (
-        ""
-        if runtime.started
-        else ", where its flags were read; no test starts it, and later ones are unchecked"
-    )
-    read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}{since}"
-    start = [f"start it by {command.replace(LINE, ' ')}"] if texts else []
+    head = _head(ran) if result.task == "train" else ""
+    files |= {"run.sh": f'{head}{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
+    read = f"for {runtime.version}{'' if runtime.started else UNSTARTED}"
+    notes = ["no version of it was checked" if runtime.version == UNCHECKED else read]
+    notes += filter(None, (filled(note, values) for note in runtime.notes))
+    notes += [f"start it by {command.replace(LINE, ' ')}"] if texts else []
     if "train.py" in files:
-        start.append(
-            "train.py has random weights, and needs pip install '/path/to/clone[measure]' on every node"
+        notes.append(BENCHMARK)
+        if (config := values["config"]) is None:
+            notes.append("train.py reads the config.json of your backbone beside it")
+        else:
+            files["config.json"] = f"{json.dumps(config, indent=2)}\n"
+    remarks = (*result.source.remarks, *_memory_remark(result, runtime))
+    return Launch(runtime.name, f"{text}\n", tuple(notes), remarks, files)
+
+
+def _as_run(result: Result, runtime: Runtime, unset: Iterable[str]) -> Result:
+    """Return a point of training without the options that its launch does not set; any other as it is."""
+    assert result.source is not None
+    strategy, scenario = result.source.strategy, result.source.scenario
+    usual, known = _usual_options(scenario, runtime), {item.name for item in fields(scenario.workload)}
+    changes = {name: usual[name] for name in unset if name in usual and name in known}
+    stack: Any = {"stack": load_stack(runtime.stack), "asked_stack": ""} if "stack" in unset else {}
+    if not isinstance(scenario, Scenario) or not changes | stack:
+        return result
+    other = replace(scenario, workload=replace(scenario.workload, **changes), measured=None, **stack)
+    return with_source(run_point(strategy, other), strategy, other)
+
+
+def _head(ran: Result) -> str:
+    """Return lines of a shell: what a run of training is expected to take, and how its memory is kept whole."""
+    there = "" if ran.device_memory_bytes is None else f" of {ran.device_memory_bytes / GIB:.1f}"
+    reserved = f"{ran.reserved.low / GIB:.1f} to {ran.reserved.high / GIB:.1f}{there} GiB reserved"
+    return f"# expected: {speed_words(ran)}; {reserved}\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+
+
+def _memory_remark(result: Result, runtime: Runtime) -> tuple[str, ...]:
+    """Return that a point does not surely fit, and changes with which it does; nothing of one that does."""
+    assert result.source is not None
+    scenario, (low, middle, high), there = result.source.scenario, result.reserved, result.device_memory_bytes
+    words = f"does not fit: {result.missing_memory}; "
+    if there is not None and result.nearly_full:  # what fits in so much less fits by the high estimate, too
+        device = replace(scenario.cluster.device, memory_bytes=there * middle / high)
+        scenario = replace(scenario, cluster=replace(scenario.cluster, device=device))
+        words = (
+            f"may not fit, {low / GIB:.1f} to {high / GIB:.1f} of {there / GIB:.1f} GiB reserved; with room: "
         )
-    if "train.py" in files and "config.json" not in files:
-        start.append("train.py reads the config.json of your backbone beside it")
-    notes = (read, *filter(None, (filled(note, values) for note in runtime.notes)), *start)
-    return Launch(runtime.name, f"{text}\n", notes, (*result.source.remarks, *lacking), files)
+    elif result.fits_memory:
+        return ()
+    held = {name: value for name, value in result.parameters.items() if value is not None}
+    changes = relax(Question(scenario, [result.strategy], held, single=True, runtime=runtime.name))
+    return (f"warning: {result.strategy} {words}{changes or NOTHING_FITS}",)
 
 
 def server_line(result: Result, name: str) -> str:
@@ -436,7 +422,7 @@ def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -
     options = {name: value for name, value in options.items() if name not in scenario.shared_options}
     options |= {"batch_size": result.batch_size, "stack": scenario.stack_name}
     usual = _usual_options(scenario, runtime)
-    printed = {name for name, gap in runtime.sets.items() if values[gap] not in (None, False, "")}
+    printed = {name for name, gap in runtime.sets.items() if values.get(gap) not in (None, False, "")}
     return {
         name: value
         for name, value in options.items()
@@ -448,7 +434,8 @@ def _usual_options(scenario: Any, runtime: Runtime) -> dict[str, Any]:  # noqa: 
     """Return the options that a runtime has by itself."""
     usual = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": runtime.stack}
     if scenario.task == "train":
-        return usual | {"self_conditioning": 0.0}
+        loaded = {"frozen": CACHED} if runtime.sets.get("frozen") == "cached" else {}
+        return usual | {"self_conditioning": 0.0} | loaded
     in_turn = scenario.model.name in runtime.sequential
     usual |= {"batch_size": 1, "guidance": SEQUENTIAL if in_turn else scenario.model.guidance}
     usual.pop("steps", None)

@@ -1,6 +1,6 @@
-"""Ranks of scripts: torch and diffusers are imported once, and two ranks are forked for each line that is read.
+"""Ranks of scripts: torch and diffusers are imported once, and so many ranks are forked for each line that is read.
 
-A line has a folder, a script of it, what runs once before, and arguments; what ranks print is in the file ``printed``.
+A line has a folder, a script of it, ranks, what runs once before, and arguments; ``printed`` has what they print.
 """
 
 import json
@@ -26,25 +26,22 @@ def ended(*processes):
     return [process.exitcode for process in processes]
 
 
-def two_ranks(folder, script, before, *arguments):
+def all_ranks(folder, script, count, before, *arguments):
     os.chdir(folder)
     for stream in (1, 2):
         os.dup2(os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     with socket.create_server(("localhost", 0)) as server:
-        os.environ |= {
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": str(server.getsockname()[1]),
-            "WORLD_SIZE": "2",
-        }
+        port = str(server.getsockname()[1])
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": count}
     exec(before, {})
     sys.argv = [script, *arguments]
-    sys.exit(any(ended(*(Process(target=one_rank, args=(rank, script)) for rank in "01"))))
+    sys.exit(any(ended(*(Process(target=one_rank, args=(rank, script)) for rank in range(int(count))))))
 
 
 def one_rank(rank, script):
-    os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     runpy.run_path(script, run_name="__main__")
 
 
 for line in sys.stdin:
-    print(*ended(Process(target=two_ranks, args=json.loads(line))), flush=True)
+    print(*ended(Process(target=all_ranks, args=json.loads(line))), flush=True)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
 from profiles.measuring.counting import component
@@ -25,15 +26,24 @@ LARGEST_INTEGER: Final = 1000
 
 def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
     """A component as it is counted, with random weights, on the generator's device."""
-    module = component.build(spec, dtype, generator.device)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if parameter.ndim > 1:  # of unit gain, so that nothing grows out of half precision
-                parameter.normal_(0.0, prod(parameter.shape[1:]) ** -0.5, generator=generator)
-            elif name.endswith("weight"):
-                parameter.uniform_(0.5, 1.5, generator=generator)
-            else:
-                parameter.normal_(0.0, SMALL, generator=generator)
+    return fill(component.build(spec, dtype, generator.device), generator)
+
+
+@torch.no_grad()
+def fill(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A module, once its weights have random numbers, of which a shard has its part."""
+    for name, parameter in module.named_parameters():
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=generator.device)
+        if whole.ndim > 1:  # of unit gain, so that nothing grows out of half precision
+            gain = SMALL if "lora_B" in name else 1.0  # adapters begin near no change
+            whole.normal_(0.0, gain * prod(whole.shape[1:]) ** -0.5, generator=generator)
+        elif name.endswith("weight"):
+            whole.uniform_(0.5, 1.5, generator=generator)
+        else:
+            whole.normal_(0.0, SMALL, generator=generator)
+        if isinstance(parameter, DTensor):
+            whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.copy_(whole)
     return module
 
 

@@ -30,9 +30,7 @@ class Clock:
     """
 
     def __init__(self, read: Callable[[], float] = perf_counter, device: str = "cpu") -> None:
-        self.device = (
-            torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-        )
+        self.device = torch.device(f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device)
         self._read = read
 
     def mark(self) -> Mark:

@@ -54,9 +54,7 @@ def clocks(device: torch.device) -> str:
 
 def device_name(device: torch.device) -> str:
     """Default name of a device."""
-    if device.type == "cpu":
-        return "cpu"
-    name = torch.cuda.get_device_name(device).lower()
+    name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device).lower()
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
 
 

@@ -203,10 +203,9 @@ def time_texts(
             columns = zip(*batch.layers.values(), strict=True)
             rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
         if component.optimizer_s is not None:
-            update = {"component": component.name, "parameters": component.counted.trained}
-            updates.append(
-                update | {"recipe": RECIPES[str(header["dtype"])], "ms": _ms(component.optimizer_s)}
-            )
+            recipe, ms = RECIPES[str(header["dtype"])], _ms(component.optimizer_s)
+            trained = {"component": component.name, "parameters": component.counted.trained}
+            updates.append(trained | {"recipe": recipe, "ms": ms})
     values = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {
         Path("times") / f"{name}.csv": csv_text(TIME_COLUMNS, rows),

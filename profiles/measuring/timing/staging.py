@@ -69,7 +69,7 @@ class Stage(nn.Module):
         super().__init__()
         self.network, self._arguments, self._type = network, arguments, type
         self._given: dict[int, Tensor] = {}
-        twin = without_weights(network)
+        twin = without_weights(network).float()
         units, parts, spans = _handed_on(twin, on_meta(arguments))
         self._received = [key for key, (written, read) in spans.items() if written < first <= read]
         self._sent = [key for key, (written, read) in spans.items() if written <= last < read]

@@ -10,19 +10,21 @@ from time import perf_counter
 from typing import Any, Final
 
 import torch
+from accelerate import init_empty_weights
+from diffusers.training_utils import cast_training_params
 from torch import Tensor, distributed, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    apply_activation_checkpointing,
-    checkpoint_wrapper,
-)
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapping
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import create_selective_checkpoint_contexts, noop_context_fn
 
+from profiles.architectures.kernels import FEW_ROWS
+from profiles.measuring.counting import component
 from profiles.measuring.counting.classes import call_of, find_class, spec_of
 from profiles.measuring.counting.config_files import ConfigOptions, read_config
 from profiles.measuring.counting.dataflow import units_of
-from profiles.measuring.counting.trace import tensors
-from profiles.measuring.timing.building import build, inputs, largest_integer
+from profiles.measuring.counting.module import without_weights
+from profiles.measuring.counting.trace import record, tensors
+from profiles.measuring.timing.building import fill, inputs, largest_integer
 from profiles.units import GIB
 
 Batch = Callable[..., dict[str, Any]]
@@ -36,30 +38,41 @@ ATTENTION: Final = [
 
 
 def start(config: str, batch_size: int, *, lora: int = 0, **sizes: Any) -> tuple[nn.Module, Batch]:  # noqa: ANN401  whole numbers
-    """Return a network with random weights, in the host's memory, and what makes the arguments of a pass on a device.
+    """Return a network whose weights, not its buffers, are on the meta device, and what makes the arguments of a pass.
 
     Args:
         config: a ``config.json`` of diffusers.
         batch_size: samples of the batch.
-        lora: rank of adapters, which are trained in place of all weights; 0: none.
+        lora: rank of adapters in float32, which are trained beside weights in bfloat16; 0: all weights are trained.
         sizes: as ``ConfigOptions``: height and width in pixels, latent frames, ...
     """
-    network = find_class(read_config(Path(config)))
-    call = call_of(network, ConfigOptions(**sizes))
-    spec = replace(spec_of(call, network.name), trainable=True)
-    module = build(spec, torch.float32, torch.Generator().manual_seed(0)).train()
+    call = call_of(find_class(read_config(Path(config))), ConfigOptions(**sizes))
+    spec = replace(spec_of(call, call.network.name), trainable=True)
+    with init_empty_weights(include_buffers=False):
+        module = component.build(spec, torch.float32, "cpu").train()
     below, sample = largest_integer(module), call.sample(call.height, call.width)
     if lora:
         from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415  not all need it
 
-        linears = [path for path, part in module.named_modules() if isinstance(part, nn.Linear)]
-        module.requires_grad_(False)
-        module = inject_adapter_in_model(LoraConfig(r=lora, target_modules=linears), module).to(
-            torch.bfloat16
-        )
+        known = record(without_weights(module), sample, grad=False).returned()
+        every = [path for path, of in module.named_modules() if path in known and isinstance(of, nn.Linear)]
+        linears = [path for path in every if known[path][0][..., 0].numel() > FEW_ROWS]  # of tokens
+        nn.Module.to(module.requires_grad_(False), torch.bfloat16)
+        module = inject_adapter_in_model(LoraConfig(r=lora, lora_alpha=lora, target_modules=linears), module)
+        cast_training_params(module)  # AdamW rounds no step of theirs away
     return module, lambda device, dtype=torch.float32: inputs(
         sample, batch_size, dtype, below, torch.Generator(device).manual_seed(0)
     )
+
+
+def placed(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """Return a network on a device, where weights that were on the meta device have no known contents."""
+    return module._apply(lambda of: torch.empty_like(of, device=device) if of.is_meta else of.to(device))  # type: ignore[no-untyped-call,no-any-return]
+
+
+def draw(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """Return a network on a device with random weights, the same on each rank; of shards with their parts of them."""
+    return fill(placed(module, device), torch.Generator(device).manual_seed(0))
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
@@ -69,11 +82,9 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
 
 def recompute(module: nn.Module, kind: str) -> None:
     """Recompute all blocks of a network before their backward; where ``kind`` is selective, all but attention."""
-    kept = (
-        partial(create_selective_checkpoint_contexts, ATTENTION) if kind == "selective" else noop_context_fn
-    )
-    wrapper, own = partial(checkpoint_wrapper, context_fn=kept), set(blocks_of(module))
-    apply_activation_checkpointing(module, checkpoint_wrapper_fn=wrapper, check_fn=own.__contains__)
+    kept = {"selective": partial(create_selective_checkpoint_contexts, ATTENTION)}.get(kind, noop_context_fn)
+    wrapper, own = partial(wrapping.checkpoint_wrapper, context_fn=kept), set(blocks_of(module))
+    wrapping.apply_activation_checkpointing(module, checkpoint_wrapper_fn=wrapper, check_fn=own.__contains__)
 
 
 def loss_of(output: object) -> Tensor:
@@ -92,20 +103,19 @@ def say(text: str) -> None:
         print(text)
 
 
-def steps(count: int = 5) -> Iterator[int]:
-    """Yield the numbers of steps, then print the median seconds of all but the first, and the fullest GPU's peak."""
+def steps(command: str, count: int = 5) -> Iterator[int]:
+    """Yield the numbers of steps, then print the fullest GPU's peak, and a command with the median of later steps."""
     ends, there = list[float](), torch.cuda.is_available()
+    if there:  # the peak is of steps, not of making the network
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     for step in range(count):
         yield step
         if there:
             torch.cuda.synchronize()
         ends.append(perf_counter())
     step_s = median(end - start for start, end in pairwise(ends))
-    peaks = torch.tensor(
-        [torch.cuda.max_memory_reserved() / GIB if there else 0.0], device="cuda" if there else "cpu"
-    )
+    peak = torch.full((), torch.cuda.max_memory_reserved() / GIB, device="cuda") if there else torch.zeros(())
     if distributed.is_initialized():
-        distributed.all_reduce(peaks, distributed.ReduceOp.MAX)
-    say(
-        f"median step: --measured step_s={step_s:.4g} of sim run; peak of reserved memory: {peaks.item():.1f} GiB"
-    )
+        distributed.all_reduce(peak, distributed.ReduceOp.MAX)
+    say(f"peak of reserved memory: {peak:.1f} GiB; median step:\n{command} --measured step_s={step_s:.4g}")
