@@ -196,12 +196,6 @@ def test_files_hold_the_requests_and_what_the_gpus_ran(capsys, files):
     assert sum(event["dur"] for event in events if event["ph"] == "X") == 12e6
 
 
-def test_a_closed_loop_of_as_many_clients_as_replicas_never_queues(capsys):
-    (row,) = json.loads(asked(capsys, "--gpus 2 --arrivals closed:2 --policy fcfs --replicas 2x1 --json")[1])
-    assert row["p50_s"] == row["p99_s"] == pytest.approx(4)
-    assert row["use"] == pytest.approx(1, abs=0.01)
-
-
 def test_a_serving_shows_itself_in_notebooks():
     serving = sim.serve(service="service.csv", gpus=2, rate=0.2, slo=9)
     assert str(serving.verdict).startswith("╭")

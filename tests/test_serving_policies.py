@@ -302,18 +302,6 @@ def test_a_policy_of_ones_own_runs_beside_others_and_all_plans_see_the_same_requ
     assert all(len(requests) == 1 for requests in LongestFirst.seen.values())
 
 
-def test_an_unfinished_request_goes_before_those_that_wait():
-    @dataclass(frozen=True)
-    class Stepwise(Policy):
-        name, summary = "stepwise", "one step at a time, from 1.7 s on"
-
-        def start(self, queue, replica, fleet):
-            return Run((queue[0],), 1) if fleet.now >= 1.7 else 1.7
-
-    assert 0.4 + (1.7 - 0.4) < 1.7  # a wait that rounding ends before its time goes on
-    assert ends_s(Stepwise(), [request(0.4, 2), request(0.5, 2)]) == [3.7, 5.7]
-
-
 def test_a_policy_that_leaves_requests_on_idle_gpus_is_refused():
     class Never(ElasticPolicy):
         name, summary = "never", "starts nothing"
