@@ -121,7 +121,8 @@ def test_a_server_is_started_with_all_its_flags_and_what_none_sets_is_said(capsy
     )
     assert main(["serve", *words.split(), "--precision", "nvfp4"]) == 0
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "as predicted with --precision nvfp4, which no runtime sets" in out
+    assert "runs in without --precision nvfp4: sglang, vllm-omni" in out
+    assert "slower than said above" in out
     assert "a replica of 1 GPU: sglang serve --model-path black-forest-labs/FLUX.1-dev --num-gpus 1 " in out
     assert "--height" not in out
     assert main(["serve", *words.split(), "--runtime", "vllm-omni"]) == 0

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from profiles.errors import counted, flag_of, flag_value
-from profiles.software.runtimes import Runtime, find_runtime
-from sim.explore.legality import left_out, runtimes_of
+from profiles.software.runtimes import find_runtime
+from sim.explore.legality import runtimes_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import plain, rounded, sample_words
@@ -20,7 +20,6 @@ from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origi
 from sim.serving.answers import TOLD, Serving, ranked_by
 from sim.serving.fleet import Plan
 from sim.serving.outcomes import Outcome, interval_of_p99
-from sim.serving.service import Site
 from strategies.policy import Policy
 
 MOST_ROWS, MOST_IMPOSSIBLE = 10, 3
@@ -51,8 +50,9 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
     else:
-        told, runs = origin_lines(result), starts(serving.best)
-        lines += [(of, words if runs or of != "runs in" else NO_RUNTIME_TODAY) for of, words in told]
+        (label, words), *others = origin_lines(result)
+        words += "; slower than said above" * words.startswith("without ")
+        lines += [(label, words if starts(serving.best) else NO_RUNTIME_TODAY), *others]
     return ServingVerdict(Panel(serving.title, lines))
 
 
@@ -91,16 +91,13 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
 
 def _fewest_line(serving: Serving) -> Line:
     """Return the fewest GPUs, of several prices the cheapest, at both ends of the estimate too, and the bound below."""
-    best, (low, high) = serving.best, serving.ends["gpus"]
-    gpus, ours = best.plan.gpus, "our step times are too"
-    ends = [f"{low:g} if {ours} long"] * (low < gpus)
-    ends += [f"{'more' if high == inf else f'{high:g}'} if {ours} short"] * (high > gpus)
-    band = f" ({', '.join(ends) or f'the same if {ours} long or short'})" * (serving.result is not None)
-    cheapest = len({of.site.price for of in serving.questions}) > 1
+    best, cheapest = serving.best, len({of.site.price for of in serving.questions}) > 1
+    low, high = ("more" if of == inf else f"{of:g}" for of in serving.ends["gpus"])
     price = f", ${best.dollars_per_hour:,.2f} an hour" if cheapest else ""
+    band = f" ({low} to {high} by the error of the step times)" * (serving.result is not None)
     whose = f" of {best.plan.cluster}" if len(serving.questions) > 1 else ""
     bound = f"fewer than {serving.fewest_bound}{whose} cannot keep up, whatever the plan"
-    return "cheapest" if cheapest else "fewest", f"{counted(gpus, 'GPU')}{price}{band}; {bound}"
+    return "cheapest" if cheapest else "fewest", f"{counted(best.plan.gpus, 'GPU')}{price}{band}; {bound}"
 
 
 def share_words(share: float) -> str:
@@ -123,17 +120,13 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         least = ceil(SURE / (1 - options.slo_share) - 1e-6) if options.slo_share < 1 else 0
         if held and count < least:
             yield "", f"{count:,} requests are too few to tell: {least:,} without a miss would"
-        if flags := _unset_words(serving):
-            yield "", f"as predicted with {flags}, which no runtime sets: what one starts is slower"
-    told = ", ".join(
-        f"p{of:g} {figures(best.percentile_s(of))} s" for of in sorted({*TOLD, wanted_of(serving)})
-    )
+    told = [f"p{of:g} {figures(best.percentile_s(of))} s" for of in sorted({*TOLD, wanted_of(serving)})]
     interval = " to ".join(map(figures, interval_of_p99(best.latencies_s) or ()))
     drawn = f" ({interval} in other random draws)" if interval else ""
     if not _is_steady(serving):
         lasted_s = serving.question.load(best.rate_per_s, best.plan).duration_s
         drawn = f" of what came in {figures(lasted_s)} s: the queue grows, and with it the latency"
-    yield "latency", f"{told}{drawn}{f', mean {figures(best.mean_s)} s' * _is_steady(serving)}"
+    yield "latency", f"{', '.join(told)}{drawn}{f', mean {figures(best.mean_s)} s' * _is_steady(serving)}"
     arrivals = "trace" if options.requests is not None else options.arrivals
     requests = f"{len(best.latencies_s):,} requests counted"
     yield "load", f"{plain(best.rate_per_s, 3)} a second, {arrivals}; {requests}"
@@ -149,22 +142,6 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     if best.dollars_per_1000 is not None:
         cost += f", ${best.dollars_per_1000:,.2f} per 1,000 {samples_of(serving)}"
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
-
-
-def _runtime_of(site: Site, result: Result) -> Runtime | None:
-    """Return the runtime that starts a result: the one that is asked for, else the first; None where none does."""
-    name = site.runtime or next(iter(runtimes_of(result)), "")
-    return find_runtime(name) if name else None
-
-
-def _unset_words(serving: Serving) -> str:
-    """Return as flags what shortens the step times and no runtime, or not the one asked for, sets; empty if none."""
-    result = serving.result
-    runtime = None if result is None else _runtime_of(serving.question.site, result)
-    if runtime is None or result is None or result.source is None:
-        return ""
-    left = left_out(runtime, result.source.scenario)
-    return " ".join(f"{flag_of(name)} {value}" for name, value in left.items())
 
 
 def _is_steady(serving: Serving, of: Outcome | None = None) -> bool:
@@ -261,10 +238,8 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         error = "our step times are too short or too long, within their error"
         yield "if", f"{error}: p99 {low} to {high} s{held}"
     if (whole := serving.whole) is not None:
-        yield (
-            "pools",
-            f"{whole.plan.replicas} {whole.plan.rule_and_cap} without: p99 {figures(whole.percentile_s(99))} s",
-        )
+        named = f"{whole.plan.replicas} {whole.plan.rule_and_cap}"
+        yield "pools", f"{named} without: p99 {figures(whole.percentile_s(99))} s"
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
@@ -282,7 +257,7 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
     named = [[f"{of.name}: {line}" if len(sites) > 1 else line for line in of.impossible] for of in sites]
     lines = [
         line for of_each in zip_longest(*named) for line in of_each if line
-    ]  # each cluster's first comes first
+    ]  # one of each cluster in turn
     most = max(MOST_IMPOSSIBLE, len(sites))
     more = [f"{len(lines) - most} more"] if len(lines) > most else []
     blocks += [f"not possible: {line}" for line in (*lines[:most], *more)]
@@ -292,13 +267,10 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
     servers: dict[int, str] = {}
     for gpus in dict.fromkeys(plan.sizes):
         result = site.fastest[gpus]
-        runtime = _runtime_of(site, result)
-        name, servers[gpus] = ("", "") if runtime is None else (runtime.name, runtime.serves)
-        command = (
-            server(result, name)
-            if server and servers[gpus]
-            else command_of(result, "launch" if name else "run", name)
-        )
+        name = site.runtime or next(iter(runtimes_of(result)), "")
+        servers[gpus] = find_runtime(name).serves if name else ""
+        command = command_of(result, "launch" if name else "run", name)
+        command = server(result, name) if server and servers[gpus] else command
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
     in_nodes = max(plan.sizes) <= site.per_node
     return [*blocks, *(places(plan.sizes, site.per_node, servers) if in_nodes else ())]
@@ -327,31 +299,25 @@ def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -
 
 def plan_blocks(serving: Serving) -> list[Block]:
     """Return the table of plans with its legend: those with exactly the result of another share its row."""
-    groups: dict[object, list[tuple[int, Outcome]]] = {}
-    for number, of in enumerate(serving.outcomes, 1):
+    groups: dict[object, list[Outcome]] = {}
+    for of in serving.outcomes:
         key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
-        groups.setdefault(key, []).append((number, of))
-    firsts, ties = [group[0] for group in groups.values()], set(map(id, serving.ties()))
-    lead = {name: number for number, of in reversed(firsts) for name in (of.plan.rule, of.plan.cluster)}
-    shown = [one for place, one in enumerate(firsts) if place < MOST_ROWS or one[0] in lead.values()]
-    alike = {group[0][0]: " = ".join(of.plan.rule_and_cap for _, of in group) for group in groups.values()}
-    first = Column("#", [f"{number}{' tie' * (id(of) in ties)}" for number, of in shown])
-    every = [of for _, of in shown]
-    table = _table(
-        f"plans, best first, {ranked_by(serving)}",
-        first,
-        every,
-        [alike[number] for number, _ in shown],
-        serving,
-    )
-    legend = ["tie: the draws of requests cannot tell it from 1"] if ties & set(map(id, every)) else []
-    left = len(firsts) - len(shown)
-    legend += [f"{counted(left, 'row')} left out, worse than the best of each policy and cluster"] * (
-        left > 0
-    )
-    if not all(_is_steady(serving, of) for of in every):
-        legend.append("*: the queue grows; over a longer --duration these are more")
-    return [table, *legend]
+        groups.setdefault(key, []).append(of)
+    rows, ties = [*enumerate(groups.values(), 1)], set(map(id, serving.ties()))
+    lead = {name: n for n, (of, *_) in reversed(rows) for name in (of.plan.rule, of.plan.cluster)}
+    shown = [(n, group) for n, group in rows if n <= MOST_ROWS or n in lead.values()]
+    every = [of for _, (of, *_) in shown]
+    first = Column("#", [f"{n}{' tie' * (id(of) in ties)}" for n, (of, *_) in shown])
+    rules = [" = ".join(of.plan.rule_and_cap for of in group) for _, group in shown]
+    marks = {
+        "tie: the draws of requests cannot tell it from 1": not ties.isdisjoint(map(id, every)),
+        "not shown: what is worse than the best of its policy and its cluster": len(shown) < len(rows),
+        "*: the queue grows; over a longer --duration these are more": not all(
+            _is_steady(serving, of) for of in every
+        ),
+    }
+    table = _table(f"plans, best first, {ranked_by(serving)}", first, every, rules, serving)
+    return [table, *(words for words, there in marks.items() if there)]
 
 
 def curve_table(serving: Serving) -> Table:
@@ -370,13 +336,16 @@ def _table(
     title: str, first: Column, every: Sequence[Outcome], rules: Sequence[str], serving: Serving
 ) -> Table:
     """Return a table of plans, and of what they give."""
-    told, options = ((50, 7), (wanted_of(serving), 0)), serving.options
+    told = (50, 7), (wanted_of(serving), 0)
     per_s = ["-" if (of := one.capacity_per_s) is None else plain(of, 3) if of else "none" for one in every]
-    runs = [of.completed_per_s > 0 and (of.capacity_per_s != 0 or options.rate is not None) for of in every]
-    uses = [f"{of.use:.0%}" if ran else "-" for of, ran in zip(every, runs, strict=True)]
-    costs = [rounded(of.gpu_s_per_request, 3) if ran else "-" for of, ran in zip(every, runs, strict=True)]
-    priced = [of.dollars_per_1000 if ran else None for of, ran in zip(every, runs, strict=True)]
-    dollars = ["-" if of is None else f"{of:,.2f}" for of in priced]
+    held = [
+        of if of.completed_per_s and (of.capacity_per_s or of.capacity_per_s is None) else None
+        for of in every
+    ]
+    dollars = [
+        "-" if of is None or of.dollars_per_1000 is None else f"{of.dollars_per_1000:,.2f}" for of in held
+    ]
+    costs = [rounded(of.gpu_s_per_request, 3) if of else "-" for of in held]
     clusters = [of.plan.cluster for of in every]
     marked = [(of, "" if _is_steady(serving, of) else "*") for of in every]
     columns = [
@@ -392,7 +361,7 @@ def _table(
             for p, rank in told
         ),
         Column("capacity\nper s", per_s),
-        Column("use", uses, 5),
+        Column("use", [f"{of.use:.0%}" if of else "-" for of in held], 5),
         Column(f"paid GPU-s\nper {samples_of(serving)[:-1]}", costs, 4),
         Column("$ per\n1,000", dollars),
     ]

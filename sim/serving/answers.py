@@ -113,10 +113,8 @@ class Serving:
         rows = [of.to_json() for of in (*(of for curve in self.curves for of in curve),) or self.outcomes]
         if rows and not self.curves:
             for key, (low, high) in self.ends.items():
-                rows[0] |= {
-                    f"{key}_low": None if low == inf else low,
-                    f"{key}_high": None if high == inf else high,
-                }
+                ends = {f"{key}_low": low, f"{key}_high": high}
+                rows[0] |= {name: None if end == inf else end for name, end in ends.items()}
             measured = {f"p{p}": float(np.percentile(self.measured_s, p)) for p in TOLD if self.measured_s}
             rows[0] |= {f"measured_{key}_s": seconds for key, seconds in measured.items()}
             known = {"limit_per_s": self.limit and self.limit[0], "gpus_bound": self.fewest_bound}
@@ -305,11 +303,10 @@ def rank(of: Outcome, options: ServingOptions, *, cheapest: bool = False) -> tup
 
 def ranked_by(found: Serving) -> str:
     """Return in words by what the outcomes are ranked."""
-    options, several = found.options, len(found.questions) > 1
-    if found.fewest_bound is not None:
-        return f"by {'GPUs' if found.best.price_per_gpu_hour is None else 'dollars an hour'}, then by p99"
-    if found.best.capacity_per_s is not None and options.rate is None:
-        return "by capacity, then by p99"
-    by = "cost, then by p99" if several or options.objective == "cost" else "p99"
+    options, best = found.options, found.best
+    by = "cost, then by p99" if len(found.questions) > 1 or options.objective == "cost" else "p99"
     by = "requests a second" if options.process.clients else by
-    return f"by {by}{'; those that miss the SLO last' * found.questions[0].has_slo}"
+    by = "capacity, then by p99" if best.capacity_per_s is not None and options.rate is None else by
+    if found.fewest_bound is not None:
+        by = f"{'GPUs' if best.price_per_gpu_hour is None else 'dollars an hour'}, then by p99"
+    return f"by {by}{'; those that miss the SLO last' * (best.attainment is not None)}"
