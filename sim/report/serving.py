@@ -66,11 +66,10 @@ def _policy_words(best: Outcome) -> str:
     """Return the policy of a plan, and who has it where that is not every server."""
     plan, policy = best.plan, best.plan.policy
     cap = f" of at most {plan.max_batch}" if plan.max_batch > 1 else ""
-    words = f"{plan.rule}{cap}: {policy.summary}"
-    if (type(policy).rank, type(policy).start) == (Policy.rank, Policy.start) and not plan.elastic:
-        return words
-    own = "no server orders so: it takes a dispatcher of your own before the replicas"
-    return f"{words}; {own if starts(best) else 'no runtime known here does'}"
+    in_turn = (type(policy).rank, type(policy).start) == (Policy.rank, Policy.start) and not plan.elastic
+    own = "; no server orders so: it takes a dispatcher of your own before the replicas"
+    whose = "" if in_turn else own if starts(best) else "; no runtime known here does"
+    return f"{plan.rule}{cap}: {policy.summary}{whose}"
 
 
 def plan_words(plan: Plan, *, named: bool = False) -> str:
@@ -290,10 +289,8 @@ def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -
         starts = f" {servers[gpus]} ... --port {8000 + len(held)}" if servers[gpus] else ""
         held.append(f"CUDA_VISIBLE_DEVICES={numbers}{starts}")
         first = node * per_node + start + gpus
-    alike: dict[str, list[int]] = {}
-    for node, held in nodes.items():
-        alike.setdefault("; ".join(held), []).append(node)
-    every = ((counted(len(of), "node"), words) for words, of in alike.items())
+    alike = Counter("; ".join(held) for held in nodes.values())
+    every = ((counted(of, "node"), words) for words, of in alike.items())
     return [f"on {'each of ' * (not of.startswith('1 '))}{of}: {words}" for of, words in every]
 
 
@@ -382,8 +379,7 @@ def serving_page(serving: Serving, asked: str) -> str:
     headline = Headline(number, unit, words, [block for block in blocks if isinstance(block, Command)])
     parts = [Part("Plans", "", [html(*(block for block in blocks if not isinstance(block, Command)))])]
     parts += [Part(head, "", [picture]) for head, picture in pictures_of(serving)]
-    source: list[Block] = []
+    source: list[Block] = [Command("this page", asked)] if asked else []
     if result is not None and result.source is not None:
-        source = [provenance(result.source.scenario)]
-    source += [Command("this page", asked)] if asked else []
+        source.insert(0, provenance(result.source.scenario))
     return page_text(serving.title, headline, panel, [*parts, Part(FROM, "", [html(*source)])])

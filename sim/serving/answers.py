@@ -164,11 +164,9 @@ def answer(found: Serving) -> None:
 
 def check_slo(questions: Sequence[Question]) -> None:
     """Refuse SLOs below the fastest request of every class or, where plans are searched for, of too many requests."""
-    fastest = {
-        kind: min(of.site.run_s(gpus, kind.shape) for of in questions for gpus in of.site.samplers)
-        for kind in questions[0].kinds
-    }
-    options, lost = questions[0].options, {of: s for of, s in fastest.items() if of.slo_s < s < inf}
+    options, late = questions[0].options, [dict(of.late_alone()) for of in questions]
+    fastest = {kind: min(of.get(kind, 0.0) for of in late) for kind in questions[0].kinds}
+    lost = {of: s for of, s in fastest.items() if 0 < s < inf}
     searched = options.capacity or len(questions[0].gpus) > 1
     too_many = searched and sum(of.share for of in lost) > 1 - options.slo_share + 1e-9
     if too_many or len(lost) == len(fastest):
@@ -201,12 +199,8 @@ def _find_fewest(found: Serving) -> None:
         raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
     found.fewest_bound = found.question.fewest_bound(rate)
     _look_closer(found, rate)
-
-    def fewest(question: Question) -> float:
-        plan = question.fewest(found.best.plan, rate)
-        return inf if plan is None else plan.gpus
-
-    found.ends["gpus"] = _span([found.best.plan.gpus, *_at_ends(found, fewest)])
+    ends = _at_ends(found, lambda of: of.fewest(found.best.plan, rate))
+    found.ends["gpus"] = _span([found.best.plan.gpus, *(inf if of is None else of.gpus for of in ends)])
 
 
 def _compare(found: Serving) -> None:

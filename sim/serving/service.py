@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Final, Self
@@ -32,15 +32,14 @@ COLUMNS: Final = ("height", "width", "frames", "steps", "gpus", "batch", "second
 NONE: Final[Mapping[Any, Any]] = FrozenMapping()
 
 
+@dataclass(eq=False)
 class Site(Service):
     """Service times of replicas of which plans can be made.
 
-    Args:
+    Attributes:
         name: of the cluster; empty of a table.
         samplers: name and parameters of the sampler of a replica, by its GPUs.
         fastest: a request alone on each replica, simulated; none of a table.
-
-    Attributes:
         price: dollars a GPU-hour.
         runtime: the one that must run its replicas, where one is named.
         impossible: what cannot be, in words, as it was found.
@@ -49,21 +48,17 @@ class Site(Service):
         most_batch: requests up to which all batches are known.
     """
 
-    def __init__(
-        self,
-        name: str,
-        samplers: Mapping[int, tuple[str, Mapping[str, Any]]],
-        per_node: int,
-        fastest: Mapping[int, Result] = NONE,
-    ) -> None:
-        self.name, self.samplers, self.per_node, self.fastest = name, samplers, per_node, fastest
-        self.price: float | None = None
-        self.runtime: str | None = None
-        self.impossible: dict[str, None] = {}
-        self.results: dict[tuple[int, Shape, int], Result] = {}
-        self.scale = 1.0
-        self.known: dict[tuple[int, Shape, int], Times] = {}
-        self.most_batch = MOST_BATCH
+    name: str
+    samplers: Mapping[int, tuple[str, Mapping[str, Any]]]
+    per_node: int
+    fastest: Mapping[int, Result] = NONE
+    price: float | None = None
+    runtime: str | None = None
+    impossible: dict[str, None] = field(default_factory=dict)
+    results: dict[tuple[int, Shape, int], Result] = field(default_factory=dict)
+    scale: float = 1.0
+    known: dict[tuple[int, Shape, int], Times] = field(default_factory=dict)
+    most_batch: int = MOST_BATCH
 
     @abstractmethod
     def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
