@@ -214,39 +214,58 @@ def _passes(layout: Layout, units: range, way: Exchange, again: range) -> list[t
     return passes
 
 
+def _summed_late_s(
+    layout: Layout, units: range, way: Exchange, pieces: Sequence[tuple[float, ...]]
+) -> list[float]:
+    """Seconds of a micro-batch in which the last sum is waited for: usually, and where all compute is slowed down.
+
+    Where the first layers are locked the backward goes on after it.
+    """
+    unit, offset_s, parameters = pieces[-1]
+    before = units[: int(unit) - units[0]]
+    if before and layout.mesh.team > 1:
+        return [0.0, 0.0]
+    on_s = sum_in_order(layout.stages[of].backward_s for of in (*before, int(unit))) - offset_s
+    on_s += way.gathers * sum_in_order(unpacked_s(layout, of) for of in before)
+    size = parameters * layout.scenario.workload.recipe.gradient_bytes
+    summed_s, each = (
+        sum_in_order(_summing_s(layout, way, [size])),
+        1 if way.sweeps else layout.shape.micro_batches,
+    )
+    slowdown = layout.scenario.cluster.overlap_slowdown
+    return [max(0.0, summed_s - factor * on_s) / each for factor in (1.0, slowdown)]
+
+
+def _late_s(layout: Layout, first: TeamPass, back: TeamPass, slowdown: float, ready_s: float) -> float:
+    """Seconds by which a first pass is later whose weights are there only then; exchanges of its team hide some."""
+    ready_s -= back.times(layout, slowdown).tail_s
+    return first.times(layout, slowdown, ready_s).wait_s - first.times(layout, slowdown).wait_s
+
+
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step.
 
-    All compute with what is waited for, or all exchanges of a stream. While the first pass waits for weights, or for
-    sums, its team may exchange already. Or all compute, which exchanges slow down by a factor f while they run beside
-    it: of E seconds of exchanges and W of waits at least E - W do, in which 1 - 1/f of compute is lost.
+    All compute with what is waited for, or all exchanges of a stream. Or all compute, which exchanges slow down by a
+    factor f while they run beside it: of E seconds of exchanges and W of waits at least E - W do, in which 1 - 1/f of
+    compute is lost.
     """
     workload, count, mesh = layout.scenario.workload, layout.shape.micro_batches, layout.mesh
-    recipe, slowdowns = workload.recipe, (1.0, layout.scenario.cluster.overlap_slowdown)
-    stages = [layout.stages[unit] for unit in units]
-    frozen_s, after_s = before_s(layout, stages), step_s(layout, units)
+    recipe, slowdown = workload.recipe, layout.scenario.cluster.overlap_slowdown
+    frozen_s, after_s = before_s(layout, [layout.stages[units[0]]]), step_s(layout, units)
     # of sweeps the last unit stays from its first forward, an extra one too, to its backward
     again = units if not way.sweeps else units[:-1] if way.reshard else units[:0]
     pieces = [(unit, *piece) for unit in reversed(units) for piece in way.pieces(layout, unit)]
     sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
     passes = _passes(layout, units, way if any(sizes) else Exchange(), again)
-
-    def total(factor: float) -> PassTimes:
-        return PassTimes.total((one.times(layout, factor), count * times) for one, times in passes)
-
-    usual, slowed = map(total, slowdowns)
+    usual, slowed = (
+        PassTimes.total((of.times(layout, factor), count * times) for of, times in passes)
+        for factor in (1.0, slowdown)
+    )
     work_s = count * frozen_s + usual.work_s
     if not any(sizes):
         return work_s + usual.wait_s + after_s
-    sums = -(-count // way.every)
-    streams_s = [sums * seconds for seconds in _summing_s(layout, way, sizes)]
-    # of the last piece, after which the backward goes on where the first layers are locked
-    last, offset_s, _ = pieces[-1]
-    on_s = sum_in_order(of.backward_s for of in stages[: last - units[0] + 1]) - offset_s
-    on_s += way.gathers * sum_in_order(unpacked_s(layout, unit) for unit in units[: last - units[0]])
-    summed_s = 0.0 if mesh.team > 1 and last > units[0] else sum_in_order(_summing_s(layout, way, sizes[-1:]))
-    times = 1.0 if way.sweeps else 1 / count
-    waited_s = [times * max(0.0, summed_s - factor * on_s) for factor in slowdowns]
+    streams_s = [-(-count // way.every) * seconds for seconds in _summing_s(layout, way, sizes)]
+    ready_s, ends_s = _summed_late_s(layout, units, way, pieces), 0.0
     if way.gathers:
         gather = Collected(GATHER, SHARDS, mesh.sharding)
         gathered = [*units] * (2 if workload.extra_forward and not way.sweeps else 1) + [*again]
@@ -255,22 +274,16 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
         ends = [units[0]] if way.sweeps else [units[0], units[-1]]  # waited for
         ends_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in ends])
         ends_s = gathers_s if len(units) == 1 and not way.sweeps else ends_s
-        waited_s = [seconds + ends_s for seconds in waited_s]
     elif layout.parts > 1:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
         return work_s + usual.wait_s + sum_in_order(streams_s) + after_s
-    first, back = passes[0][0], passes[2][0]
+    (first, _), _, (back, _), *_ = passes
     late_s, slow_late_s = (
-        count
-        * (
-            first.times(layout, f, seconds - back.times(layout, f).tail_s).wait_s
-            - first.times(layout, f).wait_s
-        )
-        for f, seconds in zip(slowdowns, waited_s, strict=True)
+        count * _late_s(layout, first, back, factor, seconds + ends_s)
+        for factor, seconds in zip((1.0, slowdown), ready_s, strict=True)
     )
-    slowdown = slowdowns[1]
     beside_s = (1 - 1 / slowdown) * max(*streams_s, usual.beside_s) + (slowed.wait_s + slow_late_s) / slowdown
     waits_s = max(usual.wait_s + late_s, (1 - BELOW_SUM) * beside_s)
     return max(work_s + waits_s, frozen_s + max(streams_s)) + after_s

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.checks import sum_in_order
+from profiles.units import FloatArray
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Row
 from strategies.pipelining.layout import Layout
@@ -69,24 +70,29 @@ class Inside(NamedTuple):
         if mesh.team == 1:
             return cls(stage.forward_s, stage.backward_s)
         layers, costs = (
-            slice(stage.first_layer, stage.last_layer + 1),
+            range(stage.first_layer, stage.last_layer + 1),
             layout.scenario.costs.components[stage.component],
         )
-        each_s = (
-            costs.attention_s(*share),
-            costs.attention_s(*share, backward=True),
-            costs.backward_s(*share),
-        )
-        exchanges = [e for e in layout.component(stage).exchanges if layers.start <= e.layer < layers.stop]
+        exchanges = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
         keys, sums = ([e.elements for e in exchanges if e.kind == kind] for kind in ("key_value", "reduce"))
         of_all, kept = layout.local_batch * layout.exchanged_bytes(stage), layout.kept(unit)
+
+        def seconds(each_s: FloatArray) -> float:
+            return float(each_s[layers.start : layers.stop].sum())
+
         return cls(
-            stage.forward_s, stage.backward_s, *(float(of[layers].sum()) for of in each_s), len(keys), len(sums),
+            stage.forward_s,
+            stage.backward_s,
+            seconds(costs.attention_s(*share)),
+            seconds(costs.attention_s(*share, backward=True)),
+            seconds(costs.backward_s(*share)),
+            len(keys),
+            len(sums),
             hidden_bytes=of_all * sum(keys) / 2 / mesh.team,
             summed_bytes=of_all * sum(sums) / mesh.context,
             whole_bytes=kept.whole * layout.scenario.workload.recipe.weight_bytes,
             whole_tensors=kept.tensors,
-        )  # fmt: skip
+        )
 
 
 def insides(layout: Layout) -> Sequence[Inside]:
