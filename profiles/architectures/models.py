@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -185,7 +185,7 @@ def load_model(name: str) -> Model:
     """A shipped model by name, or any by the path of its folder."""
     check_name("model", name)
     if (known := known_name("model", name, model_names())) is not None:
-        return read_model(MODELS / known)
+        return _shipped(known)
     folder = Path(name)
     kind = path_kind(folder)
     if kind == "folder":
@@ -193,6 +193,12 @@ def load_model(name: str) -> Model:
     if kind == "file":
         raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
     raise unknown_name("model", name, model_names(), ", or pass a model folder or a config.json")
+
+
+@cache
+def _shipped(name: str) -> Model:
+    """A shipped model, read once: its files take as long as a run of it."""
+    return read_model(MODELS / name)
 
 
 @naming_file
