@@ -150,7 +150,7 @@ DEGREES = [
 
 @pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
 def test_the_bound_is_near_the_critical_path_and_never_above_it(team, context, way, tensor):
-    for bandwidth, checkpointing in ((1e5, "none"), (1e7, "block")):
+    for bandwidth, checkpointing, least in ((1e5, "none", 0.7), (1e7, "block", 0.9998)):
         asked = team(bandwidth=bandwidth, checkpointing=checkpointing)
         for rest in ({}, {"shard_size": 1}, {"reshard": "false"}):
             count = context * tensor
@@ -160,7 +160,7 @@ def test_the_bound_is_near_the_critical_path_and_never_above_it(team, context, w
             plan = point.plan(asked)
             path_s = evaluate(plan, Network(plan.placement)).end_s
             if context * tensor > 1 or "shard_size" not in rest:
-                assert 0.7 * path_s < point.bound(asked) <= path_s * (1 + 1e-12)
+                assert least * path_s < point.bound(asked) <= path_s * (1 + 1e-12)
             assert point.bound(asked) <= replay(point, asked).end_s * (1 + 1e-12)
 
 
