@@ -215,25 +215,25 @@ def _passes(layout: Layout, units: range, way: Exchange, again: range) -> list[t
 
 
 def _summed_late_s(
-    layout: Layout, units: range, way: Exchange, pieces: Sequence[tuple[float, ...]]
+    layout: Layout, units: range, way: Exchange, pieces: Sequence[tuple[int, float, float]]
 ) -> list[float]:
     """Seconds of a micro-batch in which the last sum is waited for: usually, and where all compute is slowed down.
 
     Where the first layers are locked the backward goes on after it.
     """
     unit, offset_s, parameters = pieces[-1]
-    before = units[: int(unit) - units[0]]
+    before = units[: unit - units[0]]
     if before and layout.mesh.team > 1:
         return [0.0, 0.0]
-    on_s = sum_in_order(layout.stages[of].backward_s for of in (*before, int(unit))) - offset_s
+    on_s = sum_in_order(layout.stages[of].backward_s for of in (*before, unit)) - offset_s
     on_s += way.gathers * sum_in_order(unpacked_s(layout, of) for of in before)
     size = parameters * layout.scenario.workload.recipe.gradient_bytes
-    summed_s, each = (
+    summed_s, factors = (
         sum_in_order(_summing_s(layout, way, [size])),
-        1 if way.sweeps else layout.shape.micro_batches,
+        (1.0, layout.scenario.cluster.overlap_slowdown),
     )
-    slowdown = layout.scenario.cluster.overlap_slowdown
-    return [max(0.0, summed_s - factor * on_s) / each for factor in (1.0, slowdown)]
+    each = 1 if way.sweeps else layout.shape.micro_batches
+    return [max(0.0, summed_s - factor * on_s) / each for factor in factors]
 
 
 def _late_s(layout: Layout, first: TeamPass, back: TeamPass, slowdown: float, ready_s: float) -> float:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.checks import sum_in_order
-from profiles.units import FloatArray
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Row
 from strategies.pipelining.layout import Layout
@@ -69,38 +68,25 @@ class Inside(NamedTuple):
         stage, mesh, share = layout.stages[unit], layout.mesh, (layout.local_batch, layout.share)
         if mesh.team == 1:
             return cls(stage.forward_s, stage.backward_s)
-        layers, costs = (
-            range(stage.first_layer, stage.last_layer + 1),
-            layout.scenario.costs.components[stage.component],
-        )
-        exchanges = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
+        layers = slice(stage.first_layer, stage.last_layer + 1)
+        costs = layout.scenario.costs.components[stage.component]
+        exchanges = [of for of in layout.component(stage).exchanges if layers.start <= of.layer < layers.stop]
         keys, sums = ([e.elements for e in exchanges if e.kind == kind] for kind in ("key_value", "reduce"))
         of_all, kept = layout.local_batch * layout.exchanged_bytes(stage), layout.kept(unit)
-
-        def seconds(each_s: FloatArray) -> float:
-            return float(each_s[layers.start : layers.stop].sum())
-
         return cls(
-            stage.forward_s,
-            stage.backward_s,
-            seconds(costs.attention_s(*share)),
-            seconds(costs.attention_s(*share, backward=True)),
-            seconds(costs.backward_s(*share)),
-            len(keys),
-            len(sums),
-            hidden_bytes=of_all * sum(keys) / 2 / mesh.team,
-            summed_bytes=of_all * sum(sums) / mesh.context,
-            whole_bytes=kept.whole * layout.scenario.workload.recipe.weight_bytes,
-            whole_tensors=kept.tensors,
-        )
+            stage.forward_s, stage.backward_s,
+            float(costs.attention_s(*share)[layers].sum()),
+            float(costs.attention_s(*share, backward=True)[layers].sum()),
+            float(costs.backward_s(*share)[layers].sum()),
+            len(keys), len(sums), of_all * sum(keys) / 2 / mesh.team, of_all * sum(sums) / mesh.context,
+            kept.whole * layout.scenario.workload.recipe.weight_bytes, kept.tensors,
+        )  # fmt: skip
 
 
 def insides(layout: Layout) -> Sequence[Inside]:
     """Return what is inside each unit; however many shards there are."""
-    key = ("insides", layout.cuts, layout.local_batch, layout.share)
-    return layout.scenario.remember(
-        key, lambda: [Inside.of(layout, unit) for unit in range(len(layout.stages))]
-    )
+    key, units = ("insides", layout.cuts, layout.local_batch, layout.share), range(len(layout.stages))
+    return layout.scenario.remember(key, lambda: [Inside.of(layout, unit) for unit in units])
 
 
 class _Pieces:
