@@ -1,8 +1,6 @@
-"""Architectures from configuration files: as the shipped ones where they are the same, else as torch counts a pass."""
+"""Architectures from configuration files count as torch counts a pass, and several files are one model."""
 
 import json
-import tomllib
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +8,9 @@ from making import refused
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiles.architectures.models import MODELS, read_model
+from profiles.architectures.models import read_model
 from profiles.measuring.counting.config_files import ConfigOptions, read_config
 from profiles.measuring.counting.configured import count_configured
-from profiles.measuring.counting.folder import folder_texts, kernel_texts
-from profiles.measuring.counting.specs import CONFIGS
 from profiles.measuring.timing.building import build, inputs, largest_integer
 from sim.cli.main import main as sim_main
 from validate.__main__ import main
@@ -66,39 +62,6 @@ def counted(write):
         return count_configured(files, ConfigOptions(**asked))
 
     return run
-
-
-# What is shipped comes out the same from its configuration alone.
-
-
-@pytest.mark.parametrize(
-    ("model", "component", "config", "asked"),
-    [
-        ("sd21", "unet", "sd21_unet", {"height": 512, "width": 512}),
-        ("sd3-medium", "transformer", "sd3_transformer", {}),
-        ("cogvideox-2b", "transformer", "cogvideox_transformer", {}),
-    ],
-)
-def test_a_shipped_backbone_is_found_again_by_structure(counted, model, component, config, asked):
-    count = counted(CONFIGS[config], **asked)
-    texts = folder_texts("mine", count)
-    (written,) = tomllib.loads(texts.pop(Path("model.toml")))["components"]
-    assert texts.keys() == {Path("layers.csv"), Path("exchanges.csv")}
-    for file, text in (texts | (kernel_texts(count) if model in ("sd21", "sd3-medium") else {})).items():
-        assert _rows(text) == _rows((MODELS / model / file).read_text(), component)
-    head = tomllib.loads((MODELS / model / "model.toml").read_text())
-    (shipped,) = (part for part in head["components"] if part["name"] == component)
-    (backbone,) = count.components
-    for key in ("frames", "latent_MB", "image_tokens", "text_tokens"):
-        assert written.get(key) == shipped.get(key)
-    assert sum(backbone.carried.values()) / 1e6 == pytest.approx(shipped["carried_MB"])
-    skips = [(s["source"], s["target"]) for s in head.get("skips", []) if s["component"] == component]
-    assert list(backbone.skips) == skips
-
-
-def _rows(text, component=None):
-    lines = [line.partition(",") for line in text.splitlines()[1:]]
-    return [rest for name, _, rest in lines if component in (None, name)]
 
 
 # What is not shipped is as torch counts it.
