@@ -145,13 +145,10 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
         rows = _result_rows(str(source), read_json(source))
     else:
         rows = _stored_rows(source)
-    records = [
-        replace(
-            record,
-            **{"objective": source.objective, "held": source.held} if isinstance(source, NamedRows) else {},
-        )
-        for record in _records(rows)
-    ]
+    records = _records(rows)
+    if isinstance(source, NamedRows):
+        for record in records:
+            record.objective, record.held = source.objective, source.held
     if not records:
         raise InputError(f"{source}: holds no question")
     return records
