@@ -25,7 +25,8 @@ POSITIVE_SHARE: Final[Span] = (ulp(0.0), 1.0)
 
 def check_fields(owner: str, made: object, **spans: Span) -> None:
     """Refuse integers and numbers of a dataclass that are not in their span: from 0, and finite, if none is given."""
-    for key, whole in _numbers_of(type(made)):
+    kind: Any = type(made)
+    for key, whole in _numbers_of(kind):
         check_number(owner, key, getattr(made, key), spans.get(key, FINITE), whole=whole)
 
 

@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
+from profiles.architectures.component_files import read_anchors
 from profiles.architectures.components import Anchor, MeasuredTime
-from profiles.architectures.model_tables import read_anchors
 from profiles.architectures.models import MODELS, load_model, model_names
 from profiles.costs.layers import ModelCosts, TaskCosts, published
 from profiles.errors import InputError

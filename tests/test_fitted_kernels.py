@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from profiles.costs.kernel_times import LAYOUT
-from profiles.machines.devices import DEVICES, load_device
-from profiles.machines.law_tables import product_law
+from profiles.machines.devices import DEVICES, load_device, product_law
 from validate.fitting.kernels import laws, rows
 from validate.fitting.kernels.laws import target, targets
 from validate.fitting.kernels.report import Builder, law_text, layout_shares, with_laws

@@ -10,8 +10,15 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster, read_cluster
 from profiles.machines.collectives import Group, bus_volume
 from profiles.machines.fabrics import FULL, GATHERS, Between, Collectives
-from profiles.measuring.linking.fits import PCIE, errors_of, fit_links, predict
-from profiles.measuring.linking.report import cluster_text, judged_line, write_cluster
+from profiles.measuring.linking.report import (
+    PCIE,
+    cluster_text,
+    errors_of,
+    fit_links,
+    judged_line,
+    predict,
+    write_cluster,
+)
 from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, read_log, read_logs
 from profiles.measuring.linking.times import sizes_up_to
 from sim.cli.main import main as sim

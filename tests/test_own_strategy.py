@@ -18,7 +18,7 @@ from strategies.parameters import parameter
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, StageAction
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
-from strategies.templates.linear_pipeline import LinearPipeline
+from strategies.templates.ordered_pipeline import LinearPipeline
 from strategies.training.linear import GPipe, ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"

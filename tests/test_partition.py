@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from profiles.errors import InfeasibleError
-from strategies.partitions.chain import ChainCosts, StageMemory, block_partition, optimal_partition
-from strategies.partitions.pair import optimal_pair, pair_rounds
+from strategies.partitions.chain import (
+    ChainCosts,
+    StageMemory,
+    block_partition,
+    optimal_pair,
+    optimal_partition,
+    pair_rounds,
+)
 
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
 

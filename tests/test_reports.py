@@ -12,8 +12,8 @@ from profiles.units import GIB, MILLISECOND
 from sim.cli.main import main
 from sim.report.page import run_page
 from sim.report.plots import interactive
+from sim.report.plots.charts import strategy_look
 from sim.report.plots.interactive import parallel_figure, sweep_figure, trace_figure
-from sim.report.plots.looks import strategy_look
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--use-angle=swiftshader")

@@ -7,9 +7,15 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
-from profiles.architectures.component_files import read_component
+from profiles.architectures.component_files import (
+    DTYPES,
+    read_anchors,
+    read_component,
+    read_reads,
+    read_skips,
+    read_tables,
+)
 from profiles.architectures.components import TASKS, Anchor, Component
-from profiles.architectures.model_tables import DTYPES, read_anchors, read_reads, read_skips, read_tables
 from profiles.checks import check_choice, check_distinct, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind

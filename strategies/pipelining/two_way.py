@@ -14,7 +14,7 @@ from profiles.errors import InfeasibleError
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.named import check_halves, chimera_order
 from strategies.orders.problem import evaluate
-from strategies.partitions.pair import optimal_pair, pair_rounds
+from strategies.partitions.chain import optimal_pair, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape

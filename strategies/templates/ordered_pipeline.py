@@ -1,23 +1,24 @@
-"""Ordered pipelines: a template of pipelines that define their order."""
+"""Ordered pipelines: templates of pipelines that define their order, and of those with one stage per position."""
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from profiles.errors import InputError, counted
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound, uncut_bound
 from strategies.orders.capacity import most_in_flight
+from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.whole import SPLIT, WHOLE, placed, whole
 from strategies.pipelining.cutting import folded
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.reduction import plan_of
-from strategies.pipelining.stages import Shape
+from strategies.pipelining.stages import Shape, shapes
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
@@ -133,3 +134,26 @@ class OrderedPipeline(Strategy):
         """A key that points with the same order share."""
         names = (of.name for of in dataclass_fields(self) if of.name not in OF_REPLICAS)
         return type(self), *(getattr(self, name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearPipeline(OrderedPipeline):
+    """The only backbone, one stage per position; a strategy adds its name, its summary and its order."""
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Every degree, group size and number of micro-batches that divides."""
+        return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in shapes(scenario))
+
+
+@dataclass(frozen=True, slots=True)
+class DepthFirstPipeline(LinearPipeline):
+    """A linear pipeline in FIFO-1F1B, whose position s runs at most P - s micro-batches ahead."""
+
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+
+    def in_flight(self) -> Sequence[int]:
+        """For each position the micro-batches whose activations it holds when it is fullest."""
+        return [min(self.micro_batches, self.pipeline_degree - s) for s in range(self.pipeline_degree)]

@@ -25,7 +25,7 @@ from strategies.plans.bubbles import find_bubbles
 from strategies.plans.plan import Filling, Plan
 from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
-from strategies.templates.linear_pipeline import DepthFirstPipeline
+from strategies.templates.ordered_pipeline import DepthFirstPipeline
 
 FILLS = ("none", "full", "partial")
 

@@ -10,7 +10,7 @@ from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.stages import shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
-from strategies.templates.linear_pipeline import DepthFirstPipeline, LinearPipeline
+from strategies.templates.ordered_pipeline import DepthFirstPipeline, LinearPipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
-from strategies.templates.linear_pipeline import LinearPipeline
+from strategies.templates.ordered_pipeline import LinearPipeline
 
 
 @dataclass(frozen=True, slots=True)

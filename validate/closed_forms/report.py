@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from validate.closed_forms import pipelines, samplers
 from validate.closed_forms.forms import Form
 from validate.tables import Section, print_sections

@@ -13,13 +13,12 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Final
 
+from profiles.architectures.component_files import ANCHOR_COLUMNS
 from profiles.architectures.components import Anchor
-from profiles.architectures.model_tables import ANCHOR_COLUMNS
 from profiles.architectures.models import load_model
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
-from profiles.measuring.tables import grouped, show, table
-from profiles.measuring.writing import csv_text, write_file
+from profiles.measuring.writing import csv_text, grouped, show, table, write_file
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
 from validate.published import rows

@@ -31,8 +31,7 @@ from profiles.machines.fabrics import OPERATIONS
 from profiles.machines.hosts import BOX, FREE, UNIT
 from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import toml_text, write_file
+from profiles.measuring.writing import show, table, toml_text, write_file
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, sampling_rows
 from validate.published.runs import place_of, predict, scenario_of

@@ -23,8 +23,7 @@ from profiles.machines.fabrics import FULL, FULL_CURVES, GATHERS, OPERATIONS, Be
 from profiles.measuring.fitting import collective_laws as laws
 from profiles.measuring.fitting.collective_laws import Known, MeasuredCurve, errors_of
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import toml_text
+from profiles.measuring.writing import show, table, toml_text
 from profiles.outputs import write_files
 from profiles.units import MICROSECOND
 

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from profiles.errors import InputError
-from profiles.machines.devices import load_device
-from profiles.machines.law_tables import Coefficients
+from profiles.machines.devices import Coefficients, load_device
 from profiles.machines.laws import Laws
 from profiles.software.levers import Products, element_bytes
 from profiles.units import FloatArray

@@ -39,8 +39,7 @@ from profiles.costs.bands import (
 from profiles.costs.trust import COLUMNS, MISSES, OWN, Errors, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import IDEAL, INTER_NODE, INTRA_NODE, cluster_names
-from profiles.measuring.tables import grouped
-from profiles.measuring.writing import csv_text, toml_text, write_file
+from profiles.measuring.writing import csv_text, grouped, toml_text, write_file
 from profiles.names import known_name
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs

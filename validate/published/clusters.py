@@ -25,7 +25,7 @@ from profiles.errors import InfeasibleError
 from profiles.files import Row, read_rows
 from profiles.machines.clusters import cluster_names, load_cluster
 from profiles.machines.devices import load_device
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from profiles.software.levers import FP8, HALF
 from profiles.software.stacks import Stack
 from sim import api

@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, Final
 
 from profiles.errors import InputError
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from sim.report.plots import charts
 from validate.published.ledger import NEAR, Ledger, independent_errors, near
 from validate.published.records import LATENCY, TASKS, Record, Standing, source_names

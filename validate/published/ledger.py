@@ -11,8 +11,7 @@ from typing import Any, Final
 import pandas as pd
 from scipy.stats import kendalltau
 
-from profiles.measuring.tables import grouped
-from profiles.measuring.writing import write_file
+from profiles.measuring.writing import grouped, write_file
 from profiles.units import GIB
 from validate.published.records import Published, Record, Standing, all_published, source_names
 from validate.tables import Section, percent, signed

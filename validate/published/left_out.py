@@ -15,7 +15,7 @@ from profiles.architectures.models import model_names
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
 from profiles.machines.hosts import BOX
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from profiles.software.stacks import load_stack
 from validate.fitting.anchors import attention_share, shared_attention
 from validate.fitting.boxes import BOXES, CLUSTER

@@ -6,7 +6,7 @@ from typing import Final
 
 from profiles.checks import check_choice
 from profiles.errors import counted
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from validate.published import diffusionpipe, pulse
 from validate.published.ledger import error_words
 from validate.published.records import OVER, UNSAID, Record

@@ -27,7 +27,7 @@ import numpy as np
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from profiles.units import MIB
 from sim.outcomes.results import Result
 from strategies.pipelining.layout import Layout

@@ -11,7 +11,7 @@ from statistics import mean, median
 from typing import Final
 
 from profiles.files import read_text
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from profiles.outputs import check_writable
 from profiles.units import GB
 from validate.published import clusters, diffusionpipe, pulse

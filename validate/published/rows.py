@@ -104,7 +104,7 @@ def samplers_of(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
         parameters: Mapping[str, Any] = dict(zip(named, chosen, strict=True))
         if "*" in settings:
             for one in strategies_of("sample")[name].candidates(scenario):
-                yield replace(one, **parameters)  # type: ignore[type-var]  # samplers are frozen dataclasses
+                yield replace(one, **parameters)
         else:
             yield make(name, parameters)
 

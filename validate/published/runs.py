@@ -102,7 +102,8 @@ class Run:
     def sampler(self) -> Sampler:
         """The sampler of the outcome."""
         assert self.outcome is not None
-        return make(self.outcome.strategy, self.outcome.parameters)
+        sampler: Sampler = make(self.outcome.strategy, self.outcome.parameters)
+        return sampler
 
     @property
     def record(self) -> Record:

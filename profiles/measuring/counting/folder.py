@@ -33,8 +33,7 @@ from profiles.measuring.counting.kernels import ModelKernels, kernels_of
 from profiles.measuring.counting.tally import total
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, csv_text, toml_text
+from profiles.measuring.writing import Exact, csv_text, show, table, toml_text
 from profiles.outputs import check_new, write_files
 
 T = TypeVar("T")

@@ -27,8 +27,7 @@ from profiles.machines.laws import Rates
 from profiles.measuring.fitting import layer_times
 from profiles.measuring.fitting.layer_times import CLASSES, UPDATE, Header, Record
 from profiles.measuring.fitting.least_squares import Errors, least_squares
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, toml_text
+from profiles.measuring.writing import Exact, show, table, toml_text
 from profiles.outputs import write_files
 from profiles.units import GIB, FloatArray, in_si
 

@@ -17,7 +17,7 @@ from profiles.costs.layer_times import BACKWARD_WORK
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from profiles.software.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP, FloatArray
 

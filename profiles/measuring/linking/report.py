@@ -1,26 +1,160 @@
-"""The command ``links`` and its outputs: the cluster file, and measured bandwidths and times beside those of that file.
+"""The command ``links``: the cluster file that fits measured times, and these beside those of that file.
 
 Errors are those of rounds to which the file was not fitted; for logs, which have no rounds, of what it was fitted to.
 """
 
 import argparse
 import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
 
+import numpy as np
 from rich.table import Table
 
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster, Link, read_cluster
+from profiles.machines.collectives import Group, bus_volume, collective_time
 from profiles.machines.devices import load_device
-from profiles.measuring.fitting.collective_laws import law_values
+from profiles.machines.fabrics import FULL, FULL_CURVES, Between, Collectives
+from profiles.measuring.fitting.collective_laws import (
+    MeasuredCurve,
+    fit_between,
+    fit_inside,
+    law_values,
+    measured_operations,
+    stand_in_of,
+)
+from profiles.measuring.fitting.least_squares import Errors, fit_law
 from profiles.measuring.launching import check_least, launch, launched_place
-from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, fit_links
-from profiles.measuring.linking.samples import Measurement, by_curve, read_logs
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, toml_text
+from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, by_curve, read_logs, seconds_of
+from profiles.measuring.writing import Exact, show, table, toml_text
 from profiles.outputs import check_writable, whole_file
 from profiles.units import GB, MICROSECOND
+
+NVSWITCH: Final = "nvswitch"
+PCIE: Final = "pcie"
+BOUND: Final = 0.999
+"""Share of the bandwidth of single messages from which on a fitted share is at its bound."""
+
+
+class LinkFit(NamedTuple):
+    """A fitted cluster, and notes on what was not measured, was bounded or does not fit, one sentence each."""
+
+    cluster: Cluster
+    notes: tuple[str, ...]
+
+
+def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSWITCH) -> LinkFit:
+    """Cluster that fits the measured times; InputError where they do not determine a link.
+
+    A PCIe link is fitted by its ports alone: what devices share shows in the efficiencies of groups.
+    """
+    notes = list[str]()
+    cluster = _ports(measurement, name, device, kind, notes)
+    curves = _collective_curves(measurement.samples)
+    inside, between = (
+        [of for of in curves if (of.group.num_nodes > 1) == across] for across in (False, True)
+    )
+    if not curves:
+        notes.append("collectives: not measured; as fast as their ports allow")
+    if inside:
+        cluster = fit_inside(cluster, inside)
+        cluster = replace(cluster, intra_node=_split(cluster.intra_node, cluster.collectives))
+        notes += _law_notes(cluster.collectives, inside, "")
+    if between:
+        cluster = fit_between(cluster, between)
+        law, link = cluster.collectives.between, cluster.inter_node
+        assert law is not None and link is not None
+        cluster = replace(cluster, inter_node=_split(link, law))
+        notes += _law_notes(law, between, " between nodes")
+    return LinkFit(cluster, tuple(notes))
+
+
+def predict(cluster: Cluster, sample: Sample) -> float:
+    """Simulated seconds of an operation that nothing disturbs."""
+    if sample.operation == PING_PONG:  # a message that has all ports on its way to itself
+        link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
+        assert link is not None
+        return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
+    return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
+
+
+def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
+    """Errors of the simulated times on a cluster."""
+    return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
+
+
+def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: list[str]) -> Cluster:
+    """Cluster with its ports' bandwidths; the fixed time of each link still counts as software."""
+    slowdowns = [factor for _, factor in measurement.slowdowns]
+    inside, samples = Link("ideal", float("inf"), 0.0, 0.0), measurement.samples
+    if measurement.devices_per_node > 1:
+        inside = _link(samples, 1, kind, notes, measurement.devices_per_node)
+    between = _link(samples, 2, "nic", notes) if measurement.num_nodes > 1 else None
+    slowdown = max(1.0, median(slowdowns)) if slowdowns else 1.0
+    size = measurement.devices_per_node, measurement.num_nodes
+    free = Collectives(0.0, FULL_CURVES, FULL)
+    of = load_device(device)
+    return Cluster(name, measurement.environment, of, *size, slowdown, inside, between, free)
+
+
+def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str], devices: int = 0) -> Link:
+    where = "inside a node" if num_nodes == 1 else "between nodes"
+    single = _messages(samples, num_nodes)
+    if single:
+        law = fit_law(np.array([sample.size_bytes for sample in single]), seconds_of(single))
+    else:
+        laws = [
+            fit_law(np.array(curve.sizes) * bus_volume(curve.operation, curve.group.size), curve.seconds)
+            for curve in _collective_curves(samples)
+            if (curve.group.num_nodes > 1) == (num_nodes > 1)
+        ]
+        if not laws:
+            raise InputError(
+                f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there"
+            )
+        law = min(laws, key=lambda law: law.s_per_unit)
+        estimate = "an estimate, the bandwidth and fixed time of the fastest collective"
+        notes.append(f"messages {where}: not measured; {estimate}")
+    if law.s_per_unit <= 0:
+        rule = "their times do not grow with their bytes; measure larger ones, or on a quieter machine"
+        raise InputError(f"messages {where}: {rule}")
+    bandwidth = 1 / law.s_per_unit
+    shared = (devices, bandwidth, bandwidth) if kind == PCIE else ()
+    return Link(kind, bandwidth, 0.0, law.fixed_s, *shared)
+
+
+def _collective_curves(samples: Sequence[Sample]) -> list[MeasuredCurve]:
+    curves = by_curve(sample for sample in samples if sample.operation != PING_PONG)
+    return [MeasuredCurve(*key, [one.size_bytes for one in of], seconds_of(of)) for key, of in curves.items()]
+
+
+def _split(link: Link, law: Collectives | Between) -> Link:
+    """Link whose messages take a step on the wire; the rest of their fixed time is software."""
+    latency_s = min(law.step_s or 0.0, link.call_s)
+    return replace(link, latency_s=latency_s, call_s=link.call_s - latency_s)
+
+
+def _law_notes(law: Collectives | Between, curves: Sequence[MeasuredCurve], where: str) -> Iterator[str]:
+    """Operations that were not measured, and shares at their bound."""
+    measured = measured_operations(curves)
+    for operation, points in law.efficiency:
+        if operation not in measured:
+            stand_in = stand_in_of(operation, measured, between=isinstance(law, Between))
+            yield f"{operation}{where}: not measured; as {stand_in}"
+        elif any(share > BOUND for _, share in points):
+            yield f"{operation}{where}: bounded by the bandwidth of single messages"
+
+
+def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
+    """Single messages: ping-pong, else a round of two."""
+    pairs = [sample for sample in samples if sample.group == Group(2, num_nodes)]
+    chosen = [sample for sample in pairs if sample.operation == PING_PONG]
+    return chosen or [sample for sample in pairs if sample.operation == "send_recv"]
+
 
 CURVE_COLUMNS: Final = (
     "operation", "ranks", "nodes", "least us", "bus GB/s at most", "median error", "worst", "at bytes",

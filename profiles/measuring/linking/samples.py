@@ -19,7 +19,7 @@ import numpy as np
 from profiles.errors import InputError
 from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
-from profiles.measuring.tables import grouped
+from profiles.measuring.writing import grouped
 from profiles.units import GB, MICROSECOND, FloatArray
 
 PING_PONG: Final = "ping_pong"

@@ -31,12 +31,11 @@ from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import QUANTITIES
-from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
 from profiles.measuring.timing.clocks import clock_of
-from profiles.measuring.timing.environment import Value, clocks, device_name, environment
+from profiles.measuring.timing.environment import Value, device_name, environment
 from profiles.measuring.timing.passes import ComponentTimes, Settings, measure
-from profiles.measuring.writing import csv_text, toml_text
+from profiles.measuring.writing import csv_text, show, table, toml_text
 from profiles.outputs import write_files
 from profiles.units import MILLISECOND
 
@@ -84,14 +83,14 @@ def profile(
     try:
         of = model if isinstance(model, str) else slug(title)
         _check_folder(output, of, counted)
-        before, times = clocks(clock.device), []
+        times = []
         for component in counted.components:
             print(f"measure: measuring {component.spec.name} of {of}", file=sys.stderr)
             times.append(measure(component, counted.height, counted.width, settings, clock))
         header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
         header |= {"model": of, "height": counted.height, "width": counted.width, "device": clock.device.type}
         header["dtype"] = settings.dtype
-        header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
+        header |= environment(clock.device)
         header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
         texts = time_texts(name, times, header)
         if path_kind(output / "model.toml") == "nothing":

@@ -2,18 +2,22 @@
 
 Figures are made without ``pyplot``: no display needed, and nothing of a notebook's is touched. Where a script uses it,
 they are its current figure.
-Colours are those of Okabe and Ito, which the colour-blind tell apart; those of strategies stand in ``looks``.
+Colours are those of Okabe and Ito, which the colour-blind tell apart; those of strategies are the
+same in every figure: those of one family share a hue, from dark to light. Those of one task can be told apart by colour
+alone; across tasks, whose pictures never mix, hues are used twice, but never with the same marker.
 """
 
 import sys
+import tomllib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from io import BytesIO
 from math import isfinite
 from os import PathLike
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -21,8 +25,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from profiles.errors import InputError
+from profiles.errors import InputError, near_or_all, shown
 from profiles.outputs import FIGURES, check_ending
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
+from sim.report.frames import rows
+from strategies.plans.traces import Trace
+from strategies.registry import every_strategy
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 IDLE_FACE: Final = "#F6F6F6"
 IDLE_HATCH: Final = "#C4C4C4"
@@ -181,3 +194,74 @@ def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axis.set_major_formatter(StrMethodFormatter(PLAIN))
     axis.set_minor_locator(NullLocator())
+
+
+LOOKS: Final = tomllib.loads(files("sim.report.plots").joinpath("looks.toml").read_text(encoding="utf-8"))
+MARKERS: Final = "".join(LOOKS["symbols"])
+OTHERS: Final = "#222222"
+"""The colour of strategies that other packages bring."""
+FADED: Final = 0.45
+"""Opacity of points that are not recommended."""
+RECOMMENDED: Final = "recommended"
+"""Label of the ring around the best."""
+
+
+def strategy_look(name: str) -> tuple[str, str]:
+    """Return the colour and the marker of a strategy; those of other packages share a colour."""
+    known = LOOKS["strategies"]
+    if name in known:
+        colour, marker = known[name]
+        return colour, marker
+    brought = [other for other in every_strategy() if other not in known]
+    number = brought.index(name) if name in brought else len(brought)
+    return OTHERS, MARKERS[number % len(MARKERS)]
+
+
+def label_of(name: str, *, seams: bool) -> str:
+    """Return a strategy as legends name it; one whose points are not recommended with the reason."""
+    return f"{name} (seams show)" if seams else name
+
+
+Drawable = Union[Sweep, Scaling, Result, "DataFrame", Iterable[Sweep | Scaling | Result | ChartRow]]
+"""Sweeps, results, their rows, or a frame of these."""
+SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
+
+
+def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
+    """Return the rows of something to be drawn, which have the keys of its axes; simulated ones also what it needs."""
+    if isinstance(drawable, str | Mapping) or not isinstance(drawable, Iterable | Result):
+        raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
+    one = isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "columns")
+    items: Iterable[Any] = (drawable,) if one else drawable  # type: ignore[assignment]
+    points: list[ChartRow] = [{**(row.get("options") or {}), **row} for item in items for row in _rows(item)]
+    for row in points:
+        for key in needs:
+            if row.get(key) is None and row.get("status", "simulated") == "simulated":
+                raise InputError(f"a row lacks {key}: give results as they are")
+        for name, key in axes.items():
+            if key not in row:
+                near = near_or_all(str(key), list(row))
+                raise InputError(f"{name} is {shown(key)}, which a row lacks; {near}")
+    return points
+
+
+def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
+    """Return the rows of one item; of a frame without empty cells."""
+    match item:
+        case Sweep() | Scaling():
+            return list(rows(item))
+        case Result():
+            return [item.to_json()]
+        case Mapping():
+            return [item]
+    if hasattr(item, "columns"):
+        return [row.dropna().to_dict() for _, row in item.astype(object).iterrows()]
+    raise InputError(f"rows hold a {type(item).__name__}, must be {SUCH}")
+
+
+def plot_trace(source: Trace | Result) -> Trace:
+    """Return the trace of a result, or the trace itself."""
+    trace = source.trace if isinstance(source, Result) else source
+    if not isinstance(trace, Trace):
+        raise InputError(f"trace is {shown(trace)}, must be a result or one of its traces")
+    return trace

@@ -18,8 +18,7 @@ from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars,
 from sim.report.descriptions import LETTERS, Tried, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import PER_SECOND, banded
-from sim.report.plots.charts import FRONT, INK, LIMIT
-from sim.report.plots.looks import FADED, LOOKS, RECOMMENDED, label_of, strategy_look
+from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.sweep import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from strategies.plans.actions import FrozenAction, PatchAction, StageAction

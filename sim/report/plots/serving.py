@@ -9,7 +9,7 @@ from matplotlib.ticker import PercentFormatter
 
 from profiles.errors import InputError
 from sim.report.plots import charts
-from sim.report.plots.looks import MARKERS
+from sim.report.plots.charts import MARKERS
 from sim.serving.answers import Serving
 from sim.serving.fleet import Ran
 from sim.serving.outcomes import Outcome, log_of, waiting_over_time

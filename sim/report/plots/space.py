@@ -12,8 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from profiles.errors import InputError, shown
 from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
-from sim.report.plots.looks import strategy_look
-from sim.report.plots.plot_data import Drawable, check_speeds, plot_rows
+from sim.report.plots.charts import Drawable, plot_rows, strategy_look
 from strategies.registry import class_of
 
 __all__ = ["plot_scaling", "plot_scaling_info", "plot_winners", "plot_winners_info"]
@@ -67,7 +66,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
         class_of(str(baseline))  # refuses a name that no strategy has
     cells: dict[tuple[Any, Any], list[charts.ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
-    points = plot_rows(rows, "strategy", across=across, down=down)
+    points = plot_rows(rows, "strategy", "samples_per_s", across=across, down=down)
     if not points:
         raise InputError("there is no row: nothing to plot")
     for row in points:
@@ -100,7 +99,6 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
     """Return what a sweep recommends of the rows of a scenario; of other rows the fastest."""
     if not rows:
         return None
-    check_speeds(rows)
     ranked = sorted(rows, key=itemgetter("samples_per_s"), reverse=True)
     best = next((row for row in rows if row.get("tie")), ranked[0])  # the recommended row stands first
     name, speed = best["strategy"], best["samples_per_s"]
@@ -169,10 +167,9 @@ class ScalingInfo(NamedTuple):
 
 def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     """Return the values that ``plot_scaling`` draws: of several results at one place, the fastest."""
-    rows = plot_rows(rows, "strategy", "num_gpus", across=across)
+    rows = plot_rows(rows, "strategy", "num_gpus", "samples_per_s", across=across)
     best: dict[str, dict[Any, float]] = {}
     simulated = [row for row in rows if row.get("status", "simulated") == "simulated"]
-    check_speeds(simulated)
     for row in simulated:
         speeds = best.setdefault(row["strategy"], {})
         speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])

@@ -10,8 +10,14 @@ from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.sweep import pareto_front
 from sim.report.plots import charts
-from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.plot_data import Drawable, check_speeds, plot_rows
+from sim.report.plots.charts import (
+    FADED,
+    RECOMMENDED,
+    Drawable,
+    label_of,
+    plot_rows,
+    strategy_look,
+)
 
 __all__ = ["plot_sweep", "plot_sweep_info"]
 
@@ -78,8 +84,8 @@ class SweepInfo(NamedTuple):
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
     """Return the values that ``plot_sweep`` draws; what was not simulated is left out."""
-    rows = [row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))]
-    check_speeds(rows)
+    rows = plot_rows(results, "strategy", "samples_per_s")
+    rows = [row for row in rows if charts.is_finite(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)

@@ -20,8 +20,7 @@ from sim.replay.metrics import bubble_ratio
 from sim.replay.timelines import COLLECTIVE, FROZEN, Bar, CollectiveBar, MemoryCurve
 from sim.report.numbers import milliseconds
 from sim.report.plots import charts
-from sim.report.plots.looks import LOOKS
-from sim.report.plots.plot_data import plot_trace
+from sim.report.plots.charts import LOOKS, plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
 

@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
+from profiles.machines.devices import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.units import TFLOP, FloatArray

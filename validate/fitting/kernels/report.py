@@ -11,19 +11,19 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.machines.devices import DEVICES, load_device
-from profiles.machines.law_tables import (
+from profiles.machines.devices import (
     ATTENTION_KEYS,
     CACHE_KEYS,
+    DEVICES,
     MATMUL_KEYS,
     MEMORY_KEYS,
     OVERLAP,
     WIDE_KEY,
+    load_device,
 )
 from profiles.machines.laws import ELEMENT_BYTES, padded
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.measuring.tables import show, table
-from profiles.measuring.writing import toml_text, write_file
+from profiles.measuring.writing import show, table, toml_text, write_file
 from validate.fitting.kernels import laws, rows
 from validate.fitting.kernels.laws import DIGITS, Fit, Origin, Target, target, targets
 

@@ -76,7 +76,8 @@ class Settings:
     @cached_property
     def sampler(self) -> Sampler:
         """The sampler."""
-        return make(self.strategy, dict(self.parameters))
+        sampler: Sampler = make(self.strategy, dict(self.parameters))
+        return sampler
 
     @cached_property
     def plan(self) -> Plan:
