@@ -235,13 +235,13 @@ def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
     items: Iterable[Any] = (drawable,) if one else drawable  # type: ignore[assignment]
     points: list[ChartRow] = [{**(row.get("options") or {}), **row} for item in items for row in _rows(item)]
     for row in points:
-        for key in needs:
-            if row.get(key) is None and row.get("status", "simulated") == "simulated":
-                raise InputError(f"a row lacks {key}: give results as they are")
         for name, key in axes.items():
             if key not in row:
                 near = near_or_all(str(key), list(row))
                 raise InputError(f"{name} is {shown(key)}, which a row lacks; {near}")
+        for key in needs:
+            if row.get(key) is None and row.get("status", "simulated") == "simulated":
+                raise InputError(f"a row lacks {key}: give results as they are")
     return points
 
 
