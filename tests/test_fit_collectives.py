@@ -11,7 +11,7 @@ from making import make_cluster, make_link
 from profiles.machines.clusters import CLUSTERS
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import GATHERS, OPERATIONS, Between, Collectives
-from profiles.measuring.fitting.collective_laws import errors_of, fit_between, fit_inside
+from profiles.measuring.fitting.collective_laws import fit_between, fit_inside
 from validate.__main__ import main
 from validate.fitting.collective_files import (
     BOXES,

@@ -23,7 +23,6 @@ from scipy.optimize import least_squares
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import GATHERS, OPERATIONS, Between, Collectives, Curves
-from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import Exact
 from profiles.units import MICROSECOND, FloatArray
 
@@ -104,12 +103,6 @@ def predict(cluster: Cluster, curve: MeasuredCurve) -> FloatArray:
     """Seconds of a curve's sizes."""
     law = collective_law(cluster, curve.operation, curve.group)
     return np.array([law.time(size).total_s for size in curve.sizes])
-
-
-def errors_of(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Errors:
-    """Errors of the law's predictions."""
-    measured = np.concatenate([curve.seconds for curve in curves])
-    return Errors(measured, np.concatenate([predict(cluster, curve) for curve in curves]))
 
 
 def fit_inside(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Cluster:
