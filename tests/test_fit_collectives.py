@@ -18,6 +18,7 @@ from validate.fitting.collective_files import (
     FILES,
     bare,
     curves_of,
+    errors_of,
     file_text,
     fitted_cluster,
     held_out,

@@ -16,8 +16,7 @@ from profiles.machines.devices import Device
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
 from profiles.measuring.counting.zoo import TINY
-from profiles.measuring.timing.clocks import Clock
-from profiles.measuring.timing.passes import Settings, Subject, measure
+from profiles.measuring.timing.passes import Clock, Settings, Subject, measure
 from validate.__main__ import main
 
 pytestmark = pytest.mark.slow

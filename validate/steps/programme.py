@@ -31,9 +31,8 @@ from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.timing.building import RECIPES, draws, update_of
-from profiles.measuring.timing.clocks import Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
-from profiles.measuring.timing.passes import Settings, Subject, out_of_memory, timed
+from profiles.measuring.timing.passes import Clock, Settings, Subject, clock_of, out_of_memory, timed
 from profiles.measuring.timing.profiler import counted_for, profile, report_profile
 from profiles.measuring.writing import grouped, show, table
 from profiles.outputs import write_files

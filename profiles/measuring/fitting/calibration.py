@@ -1,5 +1,8 @@
 """Calibration: the rates of a device, from measured times of layers.
 
+Beside ``times/<device>.csv``, which a model folder is read with, stands a header of the environment
+(``times/<device>.toml``).
+
 Each time is one linear equation in the seconds per unit of work, forward and backward alike; no work takes negative
 time. Squared residuals are weighted by one over the expected time, so that the sum of all layers comes out right:
 weighted by one over the square of the measured time it would come out low, as times that are too long count least.
@@ -13,23 +16,127 @@ from argparse import Namespace
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
+from rich.table import Table as Printed
 
+from profiles.architectures.component_files import TIME_COLUMNS, read_layer_times
 from profiles.architectures.models import Model, load_model
 from profiles.architectures.shares import ELEMENT_BYTES
+from profiles.costs.layer_times import BACKWARD_WORK
 from profiles.errors import InputError
+from profiles.files import Row, Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS, Device
 from profiles.machines.laws import Rates
-from profiles.measuring.fitting import layer_times
-from profiles.measuring.fitting.layer_times import CLASSES, UPDATE, Header, Record
 from profiles.measuring.fitting.least_squares import Errors, least_squares
-from profiles.measuring.writing import Exact, show, table, toml_text
+from profiles.measuring.writing import Exact, grouped, show, table, toml_text
 from profiles.outputs import write_files
-from profiles.units import GIB, FloatArray, in_si
+from profiles.software.recipes import RECIPES
+from profiles.units import GB, GIB, MILLISECOND, TFLOP, FloatArray, in_si
+
+Record = dict[str, Any]
+
+CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
+"""Names of the classes of work: conv, matmul, attention, memory, kernel."""
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
+QUANTITIES: Final = (FORWARD, BACKWARD)
+"""Quantities timed of each layer."""
+UPDATE: Final = "optimizer"
+LAUNCHES: Final = 1e6
+
+
+class Update(NamedTuple):
+    """A measured step of the optimizer of one component, by the memory recipe that it follows."""
+
+    component: str
+    parameters: int
+    recipe: str
+    seconds: float
+
+    @classmethod
+    def of(cls, table: Table) -> "Update":
+        """An update as a header has it."""
+        parameters, recipe = table.integer("parameters", minimum=1), table.choice("recipe", tuple(RECIPES))
+        return cls(table.text("component"), parameters, recipe, table.positive("ms") * MILLISECOND)
+
+
+class Header(NamedTuple):
+    """Header of a profile, as a calibration needs it: model, measurement, memory of the GPU, and number of rows."""
+
+    model: str
+    height: int
+    width: int
+    dtype: str
+    source: str
+    memory_GiB: float | None  # noqa: N815  the unit's own spelling
+    rows: int | None = None
+    updates: tuple[Update, ...] = ()
+
+
+def read_header(times: Path) -> Header | None:
+    """Header beside a file of times; None where there is none."""
+    path = times.with_suffix(".toml")
+    if path_kind(path) == "nothing":
+        return None
+    table = Table.read(path)
+    model, dtype, source = (table.text(key) for key in ("model", "dtype", "source"))
+    height, width = (table.integer(key, minimum=1) for key in ("height", "width"))
+    memory = table.positive("memory_GiB") if "memory_GiB" in table else None
+    rows = table.integer("rows") if "rows" in table else None
+    updates = tuple(map(Update.of, table.tables("optimizer")))
+    return Header(model, height, width, dtype, source, memory, rows, updates)
+
+
+def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
+    """Samples of a file of times, without those of zero seconds.
+
+    Memory traffic is counted in the model's precision, and measured in the header's; launches do not grow with the
+    batch.
+    """
+    size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
+    samples = []
+    for name, rows in grouped(_rows(path, header), lambda row: row.text("component")).items():
+        component = next((of for of in model.components if of.name == name), None)
+        if component is None:
+            known = ", ".join(of.name for of in model.components)
+            raise rows[0].fail("component", f"is none of {model.name}'s: {known}")
+        for time in read_layer_times(component.layers, rows):
+            layer, batch = component.layers[time.layer], time.batch_size
+            flop = [each / TFLOP for each in (layer.conv_flop, layer.matmul_flop, layer.attention_flop)]
+            amounts = np.array([*flop, size * layer.moved_bytes / GB, layer.kernels / LAUNCHES])
+            place = {"model": model.name, "component": name, "layer": time.layer, "batch": batch}
+            place["shape"] = (*amounts, layer.backward)
+            work, attention = BACKWARD_WORK[layer.backward]
+            forward = amounts * (batch, batch, batch, batch, 1)
+            backward = forward * (work, work, attention, work, work)
+            passes = (FORWARD, time.forward_s, forward), (BACKWARD, time.backward_s, backward)
+            samples += [_sample(place, *of) for of in passes if of[1] > 0 and of[2].any()]
+    return samples
+
+
+def _rows(path: Path, header: Header | None) -> list[Row]:
+    rows = read_rows(path, TIME_COLUMNS)
+    if header is not None and header.rows not in (None, len(rows)):
+        raise InputError(f"{path}: has {len(rows)} rows, its header says {header.rows}: it is not whole")
+    if not rows:
+        raise InputError(f"{path}: has no rows")
+    return rows
+
+
+def updates_of(model: Model, header: Header) -> Iterator[Record]:
+    """Yield samples of measured updates of weights (layer -1), which move the bytes of the memory recipe."""
+    for update in header.updates:
+        moved = update.parameters * RECIPES[update.recipe].step_bytes / GB
+        place = {"model": model.name, "component": update.component, "layer": -1, "batch": 1, "shape": ()}
+        yield _sample(place, UPDATE, update.seconds, np.array([0.0, 0.0, 0.0, moved, 0.0]))
+
+
+def _sample(place: Record, quantity: str, seconds: float, amounts: FloatArray) -> Record:
+    return {**place, "quantity": quantity, "seconds": seconds, **dict(zip(CLASSES, amounts, strict=True))}
+
 
 RATES_FROM: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """The class of work whose rate stands in for that of a class that no measured layer has."""
@@ -92,11 +199,11 @@ def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> De
     records: list[Record] = []
     headers = []
     for path in paths:
-        header = layer_times.read_header(path)
+        header = read_header(path)
         model = model_of(path, header, models)
-        records += layer_times.samples_of(path, model, header)
+        records += samples_of(path, model, header)
         if header:
-            records += layer_times.updates_of(model, header)
+            records += updates_of(model, header)
             headers.append(header)
     samples = pd.DataFrame(records)
     times = int((samples["quantity"] != UPDATE).sum())
@@ -172,12 +279,12 @@ def show_calibration(calibration: DeviceCalibration) -> None:
     show(130, class_table(calibration), *summary(calibration))
 
 
-def class_table(calibration: DeviceCalibration) -> Table:
+def class_table(calibration: DeviceCalibration) -> Printed:
     """Residuals of the fit to all layers, by the class of work that takes most of a layer's time."""
     samples, rows = calibration.samples, []
     mostly = np.argmax(work_of(samples) * calibration.seconds, axis=1)
     for number, name in enumerate(CLASSES):
-        for quantity in (layer_times.FORWARD, layer_times.BACKWARD, UPDATE):
+        for quantity in (FORWARD, BACKWARD, UPDATE):
             chosen = samples[(mostly == number) & (samples["quantity"] == quantity)]
             if len(chosen):
                 of = errors_of(calibration.seconds, chosen)

@@ -1,6 +1,6 @@
 """The profiler: times a model's components, and writes a model folder with their times.
 
-``profiles.measuring.fitting.layer_times`` reads them back.
+``profiles.measuring.fitting.calibration`` reads them back.
 """
 
 import argparse
@@ -30,11 +30,10 @@ from profiles.measuring.counting.folder import folder_texts
 from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
-from profiles.measuring.fitting.layer_times import QUANTITIES
+from profiles.measuring.fitting.calibration import QUANTITIES
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
-from profiles.measuring.timing.clocks import clock_of
 from profiles.measuring.timing.environment import Value, device_name, environment
-from profiles.measuring.timing.passes import ComponentTimes, Settings, measure
+from profiles.measuring.timing.passes import ComponentTimes, Settings, clock_of, measure
 from profiles.measuring.writing import csv_text, show, table, toml_text
 from profiles.outputs import write_files
 from profiles.units import MILLISECOND
