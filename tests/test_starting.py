@@ -141,7 +141,7 @@ def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
 def test_nothing_is_written_over(tmp_path, tell):
     asked = ("launch", "--model", "sd21", "--strategy", "zero2", "--gpus", 16, "--out", tmp_path / "a")
     code, out, err = tell(*asked)
-    names = ["ds.json", "train.py", "run.sh", "config.json"]
+    names = ["ds.json", "train.py", "run.sh", ".deepspeed_env", "config.json"]
     assert (code, out) == (0, "".join(f"{tmp_path / 'a' / name}\n" for name in names))
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(names)
     (tmp_path / "a" / "ds.json").unlink()

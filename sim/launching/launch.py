@@ -55,6 +55,7 @@ BENCHMARK: Final = (
     "encoders, data set, clipping and checkpoints; pip install '/path/to/clone[measure]' brings what it imports"
 )
 UNSTARTED: Final = ", where its flags were read; no test starts it, and later ones are unchecked"
+ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 LINE: Final = " \\\n    "
 """Between the flags of a command."""
 ASKS: Final = {
@@ -325,6 +326,7 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     asks = "".join(text for variable, text in ASKS.items() if variable in command)
     head = _head(ran) if result.task == "train" else ""
     files |= {"run.sh": f'{head}{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
+    files |= {".deepspeed_env": f"{ALLOCATOR}\n"} if "$HOSTFILE" in command else {}  # for other nodes
     read = f"for {runtime.version}{'' if runtime.started else UNSTARTED}"
     notes = ["no version of it was checked" if runtime.version == UNCHECKED else read]
     notes += filter(None, (filled(note, values) for note in runtime.notes))
@@ -356,7 +358,7 @@ def _head(ran: Result) -> str:
     """Return lines of a shell: what a run of training is expected to take, and how its memory is kept whole."""
     there = "" if ran.device_memory_bytes is None else f" of {ran.device_memory_bytes / GIB:.1f}"
     reserved = f"{ran.reserved.low / GIB:.1f} to {ran.reserved.high / GIB:.1f}{there} GiB reserved"
-    return f"# expected: {speed_words(ran)}; {reserved}\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    return f"# expected: {speed_words(ran)}; {reserved}\nexport {ALLOCATOR}\n"
 
 
 def _memory_remark(result: Result, runtime: Runtime) -> tuple[str, ...]:
