@@ -81,26 +81,24 @@ def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
     assert names(online, 2)[:2] == ["no checkpointing", "encoders online"]
 
 
-@pytest.mark.parametrize(
-    ("gains", "said"),
-    [
-        ((1.05, 1.001, 1.001), "twice both links, which limit alike"),
-        ((1.05, 1.04, 1.001), "twice the link between nodes"),
-        ((1.05, 1.001, 1.04), "twice the link in a node"),
-        ((1.004, 1.004, 1.004), "twice both links"),
-    ],
-)
-def test_the_links_of_two_levels_share_one_line_that_says_which_is_the_limit(
-    trained, monkeypatch, gains, said
-):
+GAINS = {
+    (1.05, 1.001, 1.001): "twice both links, which limit alike",
+    (1.05, 1.04, 1.001): "twice the link between nodes",
+    (1.05, 1.001, 1.04): "twice the link in a node",
+    (1.004, 1.004, 1.004): "twice both links",
+}
+"""What is said, by the speeds with both links, that between nodes, and that in a node twice as fast."""
+
+
+def test_the_links_of_two_levels_share_one_line_that_says_which_is_the_limit(trained, monkeypatch):
     links = [one for one in variations(trained.scenario, 16) if one.name.startswith("twice ")]
-    speeds = dict(zip((one.name for one in links), gains, strict=True))
-    changed = Change("", "", "ddp", 1.0, stays=True, tie=False)
-    monkeypatch.setattr(
-        changes, "_change", lambda one, *_: replace(changed, name=one.name, speed=speeds[one.name])
-    )
-    change = _limiting(links, trained, [])
-    assert (change.name, change.speed) == (said, speeds[said.partition(",")[0]])
+    for gains, said in GAINS.items():
+        made = [
+            Change(of.name, "", "ddp", x, stays=True, tie=False) for of, x in zip(links, gains, strict=True)
+        ]
+        monkeypatch.setattr(changes, "_change", lambda one, *_, made=made: made[links.index(one)])
+        change = _limiting(links, trained, [])
+        assert change.name == said and said.startswith(made[gains.index(change.speed)].name)
 
 
 def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():

@@ -155,7 +155,9 @@ def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     from sim.report.blocks import print_blocks
 
     answer, chosen = clusters.leading, clusters.leading.chosen
-    remarks = [words(options, chosen) for words in (_task_words, _parts_words, _steps_words, _batch_words)]
+    alone = chosen.scenario.task == "sample" and not hasattr(options, "include")
+    remarks = [words(options, chosen) for words in (_task_words, _steps_words, _batch_words)]
+    remarks[1:1] = ["only denoising is counted; --include all adds encoders and VAE"] * alone
     remark = "; ".join(filter(None, [*remarks, _price_words(clusters)]))
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:
@@ -230,12 +232,6 @@ def _steps_words(options: argparse.Namespace, sweep: Sweep) -> str:
     if not few or hasattr(options, "guidance") or model.guidance != "batch":
         return ""
     return f"{steps} steps of two predictions, as {model.name} is guided; --guidance none asks about distilled weights"
-
-
-def _parts_words(options: argparse.Namespace, sweep: Sweep) -> str:
-    """Return a remark on what sampling leaves out, where no flag says it; else empty."""
-    alone = sweep.scenario.task == "sample" and not hasattr(options, "include")
-    return "only denoising is counted; --include all adds encoders and VAE" if alone else ""
 
 
 def _batch_words(options: argparse.Namespace, sweep: Sweep) -> str:
