@@ -143,8 +143,7 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
     each = workload.batch_size * sharing // (gpus * count)
     whose = "GPU" if sharing == 1 else f"{sharing} GPUs that share them"
     shards = (getattr(strategy, "shard_size", None) or gpus // context) * context
-    zero2 = isinstance(strategy, Zero2)
-    half = RECIPES[workload.memory_recipe].gradient_bytes != 4
+    half, zero2 = RECIPES[workload.memory_recipe].gradient_bytes != 4, isinstance(strategy, Zero2)
     single = workload.memory_recipe == "fp32" and not workload.rank  # beside adapters weights are bfloat16
     config, sizes = _network_of(scenario)
     values = {
