@@ -302,5 +302,5 @@ def ranked_by(found: Serving) -> str:
     by = "requests a second" if options.process.clients else by
     by = "capacity, then by p99" if best.capacity_per_s is not None and options.rate is None else by
     if found.fewest_bound is not None:
-        by = f"{'GPUs' if best.price_per_gpu_hour is None else 'dollars an hour'}, then by p99"
+        return f"by {'GPUs' if best.price_per_gpu_hour is None else 'dollars an hour'}, then by p99"
     return f"by {by}{'; those that miss the SLO last' * (best.attainment is not None)}"
