@@ -67,9 +67,8 @@ def serve_command(options: argparse.Namespace) -> int:
     if options.out is not None:
         check_ending("--out", options.out, (".csv",))
     question = arguments(options) | {"strategy": named(options)}
-    question |= {
-        of.name: getattr(options, of.name) for of in fields(ServingOptions) if hasattr(options, of.name)
-    }
+    names = (of.name for of in fields(ServingOptions))
+    question |= {name: getattr(options, name) for name in names if hasattr(options, name)}
     started: list[Serving] = []
     try:
         serving = api.serve(**question, report=started.append)

@@ -104,9 +104,8 @@ def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") ->
     else:
         if scenario.measured is None:  # which is of one stack
             name = scenario.stack.name
-            stack = {in_graphs(SERVED): SERVED, in_graphs(DEFAULT_STACK): DEFAULT_STACK}.get(
-                name, in_graphs(name)
-            )
+            plain = {in_graphs(of): of for of in (SERVED, DEFAULT_STACK)}
+            stack = plain.get(name, in_graphs(name))
             other = replace(scenario, stack=load_stack(stack), asked_stack="")
             yield Variation(f"stack {stack}", f"--stack {stack}", other)
         batch = workload.batch_size * IMAGES
@@ -136,11 +135,8 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
     changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or ""))
     always = sweep.runtime and always_recomputed(sweep.runtime)
     links = [one for one in changes if one.name.startswith("twice ")]
-    calls = [
-        (_change, (one, sweep, known))
-        for one in changes
-        if one not in links and not (one.recomputes and always)
-    ]
+    alone = (one for one in changes if one not in links and not (one.recomputes and always))
+    calls = [(_change, (one, sweep, known)) for one in alone]
     return calls + ([(_limiting, (links, sweep, known))] if links else [])
 
 

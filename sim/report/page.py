@@ -121,9 +121,8 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str, clusters: Cluster
     if clusters is not None and len(clusters.scalings) > 1:
         parts.insert(0, Part("Clusters", "", [html(*cluster_blocks(clusters))]))
         others = (one.chosen for one in clusters.scalings if one.chosen is not chosen)
-        parts += [
-            Part(f"Best points on {of.scenario.cluster_name}", "", [html(*table_blocks(of))]) for of in others
-        ]
+        named = ((f"Best points on {of.scenario.cluster_name}", of) for of in others)
+        parts += [Part(head, "", [html(*table_blocks(of))]) for head, of in named]
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
         parts.append(Part("More GPUs", "", [picture, html(table_of(scaling))]))
