@@ -40,7 +40,7 @@ def _noise(*shape: int) -> torch.Tensor:
 
 def blocks() -> Iterator[tuple[str, int, nn.Module, dict[str, Any]]]:
     """Kinds of models, and their blocks: how many, one of them, and the arguments of a pass."""
-    noises = {
+    noises: dict[str, tuple[int, ...]] = {
         "image": (TOKENS, WIDTH),
         "text": (TEXT, WIDTH),
         "both": (TOKENS + TEXT, WIDTH),
