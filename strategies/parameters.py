@@ -165,7 +165,7 @@ def degree(what: str, default: int | None = 1) -> Any:
 
 def completed(strategy: S) -> S:
     """Return a strategy with the fields filled in that were left out and are by default those of others."""
-    same_as = {item.name: item.metadata.get("same_as") for item in fields_in(type(strategy))}
+    same_as = {item.name: item.metadata.get("same_as") for item in fields_in(type(strategy))}  # type: ignore[arg-type]
     filled = {
         name: getattr(strategy, other)
         for name, other in same_as.items()
@@ -203,7 +203,7 @@ def _check_when_made(owner: type[Any]) -> None:
         return
 
     def check_first(self: Any) -> None:
-        for item in fields_in(type(self)):
+        for item in fields_in(type(self)):  # type: ignore[arg-type]
             if isinstance(item, Parameter):
                 value = plain_value(getattr(self, item.name))
                 object.__setattr__(self, item.name, value)

@@ -48,7 +48,11 @@ def blocks() -> Iterator[tuple[str, int, nn.Module, dict[str, Any]]]:
     }
     noises |= {"six": (1, 6 * WIDTH), "three": (1, 3 * WIDTH), "six_in_row": (6 * WIDTH,)}
     made: dict[str, Any] = {name: _noise(1, *shape) for name, shape in noises.items()}
-    ropes = {"rope": (TOKENS, HEAD), "rope_of_text": (TEXT, HEAD), "rope_of_both": (TOKENS + TEXT, HEAD)}
+    ropes: dict[str, tuple[int, ...]] = {
+        "rope": (TOKENS, HEAD),
+        "rope_of_text": (TEXT, HEAD),
+        "rope_of_both": (TOKENS + TEXT, HEAD),
+    }
     ropes |= {"rope_of_axes": (1, TOKENS, 1, HEAD), "rope_of_channels": (1, TOKENS, WIDTH)}
     made |= {name: (torch.ones(shape), torch.ones(shape)) for name, shape in ropes.items()}
     made |= {"none": None, "six_rows": torch.ones(1, 6, WIDTH), "ropes": (made["rope"], made["rope_of_text"])}
