@@ -20,20 +20,28 @@ Span = tuple[float, float]
 FINITE: Final[Span] = (0.0, float_info.max)
 AT_LEAST_1: Final[Span] = (1.0, float_info.max)
 POSITIVE: Final[Span] = (ulp(0.0), float_info.max)
+RATE: Final[Span] = (ulp(0.0), inf)
+"""Positive; infinite where something is free."""
+SHARE: Final[Span] = (0.0, 1.0)
 POSITIVE_SHARE: Final[Span] = (ulp(0.0), 1.0)
 
 
 def check_fields(owner: str, made: object, **spans: Span) -> None:
     """Refuse integers and numbers of a dataclass that are not in their span: from 0, and finite, if none is given."""
     kind: Any = type(made)
-    for key, whole in _numbers_of(kind):
-        check_number(owner, key, getattr(made, key), spans.get(key, FINITE), whole=whole)
+    for key, whole, optional in _numbers_of(kind):
+        value = getattr(made, key)
+        if not (optional and value is None):
+            check_number(owner, key, value, spans.get(key, FINITE), whole=whole)
 
 
 @cache
-def _numbers_of(made: Any) -> tuple[tuple[str, bool], ...]:  # noqa: ANN401  a dataclass
-    """The numbers among the fields of a dataclass: their names, and whether they are integers."""
-    return tuple((field.name, field.type is int) for field in fields(made) if field.type in (int, float))
+def _numbers_of(made: type[Any]) -> tuple[tuple[str, bool, bool], ...]:
+    """The numbers among the fields of a dataclass: their names, and whether they are integers and may be None."""
+    kinds: dict[Any, tuple[bool, bool]] = {
+        float: (False, False), float | None: (False, True), int: (True, False), int | None: (True, True),
+    }  # fmt: skip
+    return tuple((field.name, *kinds[field.type]) for field in fields(made) if field.type in kinds)
 
 
 def check_number(owner: str, key: str, value: float, span: Span = FINITE, *, whole: bool = False) -> None:

@@ -8,7 +8,16 @@ from typing import Final
 
 from profiles.architectures.kernel_tables import KernelTable
 from profiles.architectures.kernels import Kernel
-from profiles.checks import check_choice, check_distinct, sum_in_order
+from profiles.checks import (
+    AT_LEAST_1,
+    POSITIVE,
+    SHARE,
+    check_choice,
+    check_counts,
+    check_distinct,
+    check_fields,
+    sum_in_order,
+)
 from profiles.errors import InputError, counted
 
 BACKWARDS: Final = ("full", "input", "none")
@@ -49,6 +58,11 @@ class Layer:
     adapters: int = 0
     adapted_share: float = 1.0
 
+    def __post_init__(self) -> None:
+        owner = f"layer '{self.name}'"
+        check_choice(owner, "backward", self.backward, BACKWARDS)
+        check_fields(owner, self)
+
     def grown(self, tokens: float) -> "Layer":
         """The layer on so many times the tokens: self-attention grows with their square, all else with them."""
         linear = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
@@ -69,6 +83,7 @@ class Skip:
     target: int
 
     def __post_init__(self) -> None:
+        check_fields("skip", self)
         if self.target <= self.source:
             raise InputError(f"skip: target is {self.target}, must come after its source {self.source}")
 
@@ -81,6 +96,9 @@ class Read:
     layer: int
     size_bytes: float
 
+    def __post_init__(self) -> None:
+        check_fields(f"read of {self.source}", self)
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -91,6 +109,10 @@ class Exchange:
     elements: int
     heads: int
 
+    def __post_init__(self) -> None:
+        check_choice("exchange", "kind", self.kind, EXCHANGES)
+        check_fields("exchange", self)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
@@ -100,6 +122,9 @@ class MeasuredTime:
     batch_size: int
     forward_s: float
     backward_s: float
+
+    def __post_init__(self) -> None:
+        check_fields("measured time", self, batch_size=AT_LEAST_1)
 
 
 @dataclass(frozen=True)
@@ -160,6 +185,9 @@ class Component:
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
+        check_choice(owner, "gradients", self.gradients, GRADIENTS)
+        counts = dict.fromkeys(("frames", "passes", "experts"), AT_LEAST_1)
+        check_fields(owner, self, self_conditioning=SHARE, **counts)
         if self.experts > 1 and not self.trainable:
             raise InputError(f"{owner}: experts is {self.experts}, must be 1 of a frozen component")
         check_distinct(owner, "tasks", self.tasks)
@@ -168,8 +196,9 @@ class Component:
         self._check_layers(owner)
 
     def _check_layers(self, owner: str) -> None:
-        """Refuse blocks that fall, and whatever names a layer that is not there."""
+        """Refuse an empty chain, blocks that fall, and whatever names a layer that is not there."""
         count = len(self.layers)
+        check_counts(owner, num_layers=count)
         for index, (before, layer) in enumerate(pairwise(self.layers), 1):
             if layer.block < before.block:
                 rule = f"must not fall below {before.block}"
@@ -308,3 +337,8 @@ class Anchor:
     steps: int
     latency_s: float
     source: str
+
+    def __post_init__(self) -> None:
+        counts = ("height", "width", "batch", "steps")
+        spans = dict.fromkeys(counts, AT_LEAST_1)
+        check_fields(f"anchor of {self.device}", self, latency_s=POSITIVE, **spans)

@@ -16,7 +16,7 @@ from profiles.architectures.component_files import (
     read_tables,
 )
 from profiles.architectures.components import TASKS, Anchor, Component
-from profiles.checks import check_choice, check_distinct, check_name
+from profiles.checks import AT_LEAST_1, check_choice, check_distinct, check_fields, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
@@ -28,6 +28,8 @@ GUIDANCES: Final = ("batch", "none", "embedded")
 MAX_SIDE: Final = 65536
 """Pixels of the longest side of an image."""
 MAX_FRAMES: Final = 65536
+COUNTS: Final = ("height", "width", "multiple", "largest", "frames", "frame_step", "steps", "samples_per_gpu")
+"""Fields of a model that are at least 1."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ class Model:
 
     def __post_init__(self) -> None:
         owner = f"model {self.name}"
+        check_choice(owner, "dtype", self.dtype, DTYPES)
+        check_choice(owner, "guidance", self.guidance, GUIDANCES)
+        check_fields(owner, self, **dict.fromkeys(COUNTS, AT_LEAST_1))
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
         for component in self.components:

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.checks import is_number
+from profiles.checks import AT_LEAST_1, FINITE, RATE, check_choice, check_fields, is_number
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
@@ -23,8 +23,10 @@ CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
 IDEAL: Final = "ideal"
 INTRA_NODE: Final = ("nvswitch", "mesh", "pcie", IDEAL)
 INTER_NODE: Final = ("nic", IDEAL)
+LINKS: Final = ("nvswitch", "mesh", "pcie", "nic", IDEAL)
 EVIDENCE: Final = ("measured", "derived", "data sheet", "")
 SOCKETS: Final = ("socket_size", "other_socket_size")
+SHARED: Final = ("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,12 @@ class Link:
     rail_bytes_per_s: float = inf
     socket_size: int = 0
     other_socket_size: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("link", "kind", self.kind, LINKS)
+        owned = ("bandwidth_bytes_per_s", "flow_bytes_per_s", "rail_bytes_per_s")
+        size, rates = (AT_LEAST_1, (*owned, *SHARED)) if self.kind == "pcie" else (FINITE, owned)
+        check_fields(f"{self.kind} link", self, switch_size=size, **dict.fromkeys(rates, RATE))
 
     def scaled(self, factor: float) -> "Link":
         """Link of the same latencies and calls, with every bandwidth multiplied."""
@@ -99,8 +107,14 @@ class Cluster:
     changes: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:
-        owner = f"cluster {self.name}"
-        if self.inter_node is None and self.max_nodes > 1:
+        owner, counts = f"cluster {self.name}", ("devices_per_node", "max_nodes")
+        check_fields(owner, self, overlap_slowdown=AT_LEAST_1, **dict.fromkeys(counts, AT_LEAST_1))
+        check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
+        if self.inter_node is not None:
+            check_choice(
+                owner, "inter_node.kind (nic: InfiniBand, RoCE, EFA)", self.inter_node.kind, INTER_NODE
+            )
+        elif self.max_nodes > 1:
             raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
         if self.collectives.across and not self.intra_node.socket_size:
             raise InputError(

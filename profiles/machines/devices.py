@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
+from profiles.checks import POSITIVE, check_fields
 from profiles.files import Table, naming_file
 from profiles.machines.laws import MEMORY_KINDS, AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
 from profiles.names import file_of
@@ -112,6 +113,9 @@ class Device:
     memory_bytes: float | None
     rates: Rates | None
     own_laws: Laws | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(f"device {self.name}", self, memory_bytes=POSITIVE)
 
     @property
     def laws(self) -> Laws | None:

@@ -6,6 +6,17 @@ from typing import Final
 
 import numpy as np
 
+from profiles.checks import (
+    FINITE,
+    POSITIVE_SHARE,
+    RATE,
+    SHARE,
+    Span,
+    check_choice,
+    check_distinct,
+    check_fields,
+    check_number,
+)
 from profiles.errors import InputError
 
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -45,9 +56,17 @@ class Between:
     rank_s: Curves = ()
 
     def __post_init__(self) -> None:
-        for operation in dict(self.rank_s).keys() & dict(self.middle):
-            rule = "must not stand beside rank_s, which replaces it"
-            raise InputError(f"collectives.between: middle has {operation}, {rule}")
+        owner = "collectives.between"
+        _check_laws(owner, self)
+        if self.tree:
+            _check_curve(owner, "tree", self.tree, POSITIVE_SHARE)
+        for operation, curve in self.rank_s:
+            check_choice(owner, "rank_s", operation, GATHERS)
+            _check_curve(owner, f"rank_s.{operation}", curve, RATE)
+            if any(operation == name for name, _ in self.middle):
+                raise InputError(
+                    f"{owner}: middle has {operation}, must not stand beside rank_s, which replaces it"
+                )
 
     def pipelines(self, operation: str) -> bool:
         """Return whether an operation's ring hides latency under the wire: a gather or scatter without a ``middle``."""
@@ -85,6 +104,14 @@ class Collectives:
     between: Between | None = None
     across: Curves = ()
 
+    def __post_init__(self) -> None:
+        _check_laws("collectives", self, own_part=SHARE)
+        _check_curve("collectives", "nodes", self.nodes, POSITIVE_SHARE)
+        check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
+        for operation, curve in self.across:
+            check_choice("collectives", "across", operation, OPERATIONS)
+            _check_curve("collectives", f"across.{operation}", curve, POSITIVE_SHARE)
+
     def efficiency_of(
         self, operation: str, group_size: int, num_nodes: int = 1, *, across: bool = False
     ) -> float:
@@ -118,3 +145,28 @@ def interpolate(curve: Curve, argument: float) -> float:
     """The value of a piecewise linear curve, constant beyond its ends."""
     arguments, values = zip(*curve, strict=True)
     return float(np.interp(argument, arguments, values))
+
+
+def _check_laws(owner: str, laws: Between | Collectives, **spans: Span) -> None:
+    """Refuse what breaks a rule of both: an efficiency that is not of all operations, or a number or curve."""
+    check_fields(owner, laws, middle_most=RATE, **spans)
+    for key, span in (("efficiency", POSITIVE_SHARE), ("middle", FINITE), ("fixed_s", FINITE)):
+        curves: Curves = getattr(laws, key)
+        names = [operation for operation, _ in curves]
+        check_distinct(owner, key, names)
+        for operation, curve in curves:
+            check_choice(owner, key, operation, OPERATIONS)
+            _check_curve(owner, f"{key}.{operation}", curve, span)
+        if key == "efficiency" and (missing := [name for name in OPERATIONS if name not in names]):
+            raise InputError(f"{owner}: efficiency has no {', '.join(missing)}, must have all operations")
+
+
+def _check_curve(owner: str, key: str, curve: Curve, span: Span) -> None:
+    """Refuse a curve without points, out of order, or with a value that is not in a span."""
+    if not curve:
+        raise InputError(f"{owner}: {key} is (), must have at least one point")
+    arguments = [argument for argument, _ in curve]
+    if arguments != sorted(set(arguments)):
+        raise InputError(f"{owner}: {key} has points at {arguments}, must ascend")
+    for argument, value in curve:
+        check_number(owner, f"{key}[{argument:g}]", value, span)

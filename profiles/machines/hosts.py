@@ -7,6 +7,7 @@ where the device waits, a run takes the longer of the two. A graph of a whole pa
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from profiles.checks import check_fields
 from profiles.errors import InputError
 from profiles.files import Table
 
@@ -54,6 +55,7 @@ class Host:
     high: float
 
     def __post_init__(self) -> None:
+        check_fields("host", self)
         if not self.low <= self.slowness <= self.high:
             raise InputError(
                 f"host: pace is {self.slowness:g}, must be from low, {self.low:g}, to high, {self.high:g}"

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from profiles.checks import FINITE, POSITIVE, check_fields
 from profiles.units import FloatArray
 
 KernelPart = Literal["forward", "data", "weight"]
@@ -43,6 +44,9 @@ class Rates:
     attention_flop_per_s: float
     memory_bytes_per_s: float
     kernel_s: float
+
+    def __post_init__(self) -> None:
+        check_fields("rates", self, **dict.fromkeys(self.__slots__, POSITIVE) | {"kernel_s": FINITE})
 
 
 @dataclass(frozen=True, slots=True)

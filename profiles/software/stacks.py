@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from profiles.checks import POSITIVE_SHARE, SHARE, check_fields
 from profiles.files import Table, naming_file
 from profiles.names import file_of
 from profiles.parsing import parse_toml
@@ -55,6 +56,9 @@ class Shares:
     attention: float = 1.0
     memory: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_fields("rates", self, **dict.fromkeys(RATES, POSITIVE_SHARE))
+
     def scaled(self, factor: float) -> "Shares":
         """All shares multiplied."""
         return Shares(**{key: factor * getattr(self, key) for key in RATES})
@@ -72,6 +76,9 @@ class Fusion:
     layer_norm: float = 1.0
     softmax: float = 1.0
     copy: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields("fusion", self, **dict.fromkeys(FUSED, SHARE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,9 @@ class Stack:
     rates: Shares = Shares()
     iteration_s: float = 0.0
     frozen: "Stack | None" = None
+
+    def __post_init__(self) -> None:
+        check_fields(f"stack {self.name}", self)
 
     @property
     def generation(self) -> "Generation":
