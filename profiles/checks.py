@@ -1,14 +1,10 @@
-"""Rules that values keep however they are made; each refusal names the value's owner, its field and the rule.
-
-``sum_in_order`` is here too: a sum of floats that is the same on every Python.
-"""
+"""Rules that values keep however they are made; each refusal names the owner of the value, its field and the rule."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
-from functools import cache, reduce
+from functools import cache
 from math import inf, ulp
 from numbers import Integral, Real
-from operator import add
 from os import PathLike, fspath
 from sys import float_info
 from typing import Any, Final
@@ -109,11 +105,3 @@ def plain_value(value: Any) -> Any:  # noqa: ANN401
 
 BELOW_SUM: Final = 1e-9
 """Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
-
-
-def sum_in_order(values: Iterable[float]) -> float:
-    """The sum from left to right, each step rounded; 0 for no values.
-
-    The last digits of the builtin ``sum`` depend on the version: since Python 3.12 it compensates for rounding.
-    """
-    return reduce(add, values, 0)

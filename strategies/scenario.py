@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.architectures.models import Model
 from profiles.architectures.texts import with_text
-from profiles.checks import sum_in_order
 from profiles.costs.adapters import with_adapters
 from profiles.costs.bands import Band
 from profiles.costs.calibration import Calibration, MeasuredRun, check_same
@@ -158,7 +157,7 @@ class Scene(Generic[W]):
             return Band()
         products = products_in(precision, self.cluster.device)
         usual_s, low_s, high_s = (
-            sum_in_order(float(of.components[i].gpu_s(1).sum()) for i in self.model.backbones)
+            sum(float(of.components[i].gpu_s(1).sum()) for i in self.model.backbones)
             for of in map(self._costs, (1.0, products.low, products.high))
         )
         return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))

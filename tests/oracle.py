@@ -5,7 +5,6 @@ Messages and collectives are steps of rows of their own, beside the ops of each 
 
 from math import inf
 
-from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
 from strategies.plans.traces import Trace
 from strategies.plans.wiring import describe_deadlock, wire
@@ -35,8 +34,8 @@ def evaluate(plan, network):
         (ops, ends, early),
         ([at[0] if at else inf for at in sent], arrived),
         [*zip([at[0] for at in collectives], done, strict=True)],
-        p2p_bytes=sum_in_order(of.size_bytes * plan.placement.copies for of in wiring.transfers if of),
-        collective_bytes=sum_in_order(route.sent_bytes for route in routes),
+        p2p_bytes=sum(of.size_bytes * plan.placement.copies for of in wiring.transfers if of),
+        collective_bytes=sum(route.sent_bytes for route in routes),
     )
 
 

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any, TypeVar
 
 from profiles.architectures.models import Model, load_model
-from profiles.checks import sum_in_order
 from profiles.errors import flag_of
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
@@ -120,5 +119,5 @@ def forward_bytes(trace: Trace) -> float:
     """Bytes of all GPUs' messages that carry no gradients."""
     messages = [transfer for transfer in trace.wiring.transfers if transfer is not None]
     sizes = [(one.size_bytes, "gradient" in trace.plan.tensors[one.tensor].role) for one in messages]
-    share = sum_in_order(size for size, back in sizes if back) / sum_in_order(size for size, _ in sizes)
+    share = sum(size for size, back in sizes if back) / sum(size for size, _ in sizes)
     return (1 - share) * trace.p2p_bytes

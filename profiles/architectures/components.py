@@ -16,7 +16,6 @@ from profiles.checks import (
     check_counts,
     check_distinct,
     check_fields,
-    sum_in_order,
 )
 from profiles.errors import InputError, counted
 
@@ -264,8 +263,7 @@ class Component:
         """
         sizes = [layer.output_bytes for layer in self.layers]
         return tuple(
-            size + sum_in_order(sizes[skip.source] for skip in self.live_skips(cut))
-            for cut, size in enumerate(sizes)
+            size + sum(sizes[skip.source] for skip in self.live_skips(cut)) for cut, size in enumerate(sizes)
         )
 
     def trained_parameters(self, first: int, end: int) -> int:

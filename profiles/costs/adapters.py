@@ -14,7 +14,6 @@ from typing import Final
 from profiles.architectures.components import GRADIENTS, Component, Layer
 from profiles.architectures.kernels import DISPATCH, Kernel
 from profiles.architectures.models import Model
-from profiles.checks import sum_in_order
 from profiles.errors import InputError
 
 OPERATORS: Final = 10
@@ -95,7 +94,7 @@ def _beside(layer: Layer, adapter: tuple[Kernel, ...], *, passed: bool) -> Layer
     """
     products = [kernel for kernel in adapter if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)
-    kept = sum_in_order(kernel.count * kernel.written_bytes for kernel in products[::2])
+    kept = sum(kernel.count * kernel.written_bytes for kernel in products[::2])
     locked = "none" if layer.backward == "none" or not passed else "input"
     return replace(
         layer,

@@ -20,7 +20,6 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import PRODUCTS
 from profiles.architectures.models import Model
 from profiles.architectures.shares import WHOLE, Share
-from profiles.checks import sum_in_order
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.costs.checkpointing import Checkpointed, checkpointed
 from profiles.costs.kernel_times import KernelTimes
@@ -373,7 +372,7 @@ def published(model: Model, device: Device, pixels: int) -> Calibration:
     if not ratios:
         return UNSCALED
     sizes = sorted(ratios)
-    factors = [sum_in_order(ratios[size]) / len(ratios[size]) for size in sizes]
+    factors = [sum(ratios[size]) / len(ratios[size]) for size in sizes]
     factor = exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
     return Calibration(factor, PUBLISHED)
 

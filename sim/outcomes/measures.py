@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Self
 
-from profiles.checks import sum_in_order
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.metrics import collective_s, dispatch_s, exposed_communication_s, idle_s
 from strategies.plans.traces import Trace
@@ -64,7 +63,7 @@ SUMMED: Final = tuple(item.name for item in fields(Measures) if item.name != "pe
 def _weighted(measured: Sequence[Measures], weights: Mapping[str, Sequence[float]]) -> Measures:
     """Return the weighted sum of each quantity over parts, with the largest peak."""
     sums = {
-        name: float(sum_in_order(x * getattr(one, name) for x, one in zip(factors, measured, strict=True)))
+        name: float(sum(x * getattr(one, name) for x, one in zip(factors, measured, strict=True)))
         for name, factors in weights.items()
     }
     return Measures(**sums, peak_memory_bytes=max(measures.peak_memory_bytes for measures in measured))
@@ -89,7 +88,7 @@ def expectation(
         return measured[0]
     waited = {"duration_s": probabilities, "first_s": probabilities}
     expected = _weighted(measured, dict.fromkeys(SUMMED, shares) | waited)
-    busy_s = sum_in_order(share * one.busy_s for share, one in zip(shares, measured, strict=True))
+    busy_s = sum(share * one.busy_s for share, one in zip(shares, measured, strict=True))
     return replace(expected, idle_s=max(0.0, expected.duration_s - busy_s))
 
 
@@ -102,7 +101,7 @@ def together_s(jobs_s: Sequence[float]) -> float:
         return jobs_s[0]
     if not all(jobs_s):  # nothing is known of one
         return 0.0
-    return len(jobs_s) / sum_in_order(1 / seconds for seconds in jobs_s)
+    return len(jobs_s) / sum(1 / seconds for seconds in jobs_s)
 
 
 def side_by_side(jobs: Sequence[Measures]) -> Measures:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, Final, NamedTuple, cast
 
-from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures, in_turn
 from sim.outcomes.results import NamedTrace
 from sim.replay.engine import no_collection, simulate
@@ -46,14 +45,14 @@ def repeated_step(trace: Trace, network: Network) -> Measures | None:
     """Return what the last step but one adds, but for memory, or None where it does not repeat the step before it."""
     before, step = _steps(trace)
     shifts = [b - a for a, b in zip(before.times(trace), step.times(trace), strict=False)]
-    period_s = sum_in_order(shifts) / len(shifts)
+    period_s = sum(shifts) / len(shifts)
     plan, most_s = trace.plan, ROUNDING * trace.end_s
     rows = [ops[part.start : part.stop] for ops, part in zip(plan.ops, step.ops, strict=True)]
     if (
         [*map(len, before.ops)] != [*map(len, step.ops)]
         or (len(before.slots), len(before.collectives)) != (len(step.slots), len(step.collectives))
         or any(abs(shift - period_s) > most_s for shift in shifts)
-        or any(sum_in_order(op.host_s for op in row) > period_s + most_s for row in rows)
+        or any(sum(op.host_s for op in row) > period_s + most_s for row in rows)
     ):
         return None
     count, messages = plan.num_devices, trace.wiring.transfers
@@ -63,12 +62,12 @@ def repeated_step(trace: Trace, network: Network) -> Measures | None:
     return Measures(
         duration_s=period_s,
         first_s=period_s,
-        idle_s=period_s - sum_in_order(end - start for start, end in pairs) / count,
-        exposed_communication_s=sum_in_order(waited_s(trace, step.ops)) / count,
+        idle_s=period_s - sum(end - start for start, end in pairs) / count,
+        exposed_communication_s=sum(waited_s(trace, step.ops)) / count,
         collective_s=collective_s(trace, step.collectives),
         dispatch_s=dispatch_s(rows),
-        p2p_bytes=sum_in_order(sent) * plan.placement.copies,
-        collective_bytes=sum_in_order(route.sent_bytes for route in routes),
+        p2p_bytes=sum(sent) * plan.placement.copies,
+        collective_bytes=sum(route.sent_bytes for route in routes),
         peak_memory_bytes=0.0,
     )
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from profiles.checks import sum_in_order
 from profiles.costs.bands import (
     DATA_PARALLEL,
     PIPELINE,
@@ -158,7 +157,7 @@ def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
         return {}
     values: dict[str, float] = {}
     for name, phases in by_name.items():
-        values[f"{name}_s"] = sum_in_order(part.phase.times * part.measures.duration_s for part in phases)
+        values[f"{name}_s"] = sum(part.phase.times * part.measures.duration_s for part in phases)
         values[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in phases)
     return values
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import simpy
 
-from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
 from strategies.plans.network import CollectiveRoute, Network, Ports
 from strategies.plans.plan import Plan
@@ -181,14 +180,14 @@ class _Replay:
             raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
         spans = [span for span in self.spans if span is not None]
         sizes = zip(self.wiring.sources, self.sizes_bytes, strict=True)
-        sent = sum_in_order([size for source, size in sizes if source is not None])
+        sent = sum([size for source, size in sizes if source is not None])
         return Trace.of(
             self.wiring,
             (self.starts, self.ends, self.early),
             (self.sent, self.arrived),
             spans,
             p2p_bytes=sent * self.plan.placement.copies,
-            collective_bytes=sum_in_order(route.sent_bytes for route in self.collective_routes),
+            collective_bytes=sum(route.sent_bytes for route in self.collective_routes),
         )
 
     def _device(self, device: int) -> Process:

@@ -12,7 +12,6 @@ from itertools import chain, product
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles.checks import sum_in_order
 from profiles.units import FloatArray
 from strategies.plans.traces import Trace
 
@@ -105,7 +104,7 @@ def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntAr
 
 def resident_bytes(trace: Trace) -> FloatArray:
     """Return the bytes that stay on each device, shape (devices,)."""
-    return np.array([sum_in_order(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
+    return np.array([sum(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
 
 
 def peak_memory_bytes(trace: Trace) -> FloatArray:

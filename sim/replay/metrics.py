@@ -5,7 +5,6 @@ from itertools import chain
 from operator import sub
 from typing import Final, NamedTuple
 
-from profiles.checks import sum_in_order
 from strategies.plans.bubbles import Bubble, find_bubbles
 from strategies.plans.plan import Collective, Op
 from strategies.plans.traces import Span, Trace
@@ -20,7 +19,7 @@ def bubbles(trace: Trace) -> list[Bubble]:
 def busy_s(trace: Trace) -> float:
     """Return the mean over devices of the seconds in which compute runs."""
     ends, starts = chain.from_iterable(trace.ends), chain.from_iterable(trace.starts)
-    return float(sum_in_order(map(sub, ends, starts))) / trace.plan.num_devices
+    return float(sum(map(sub, ends, starts))) / trace.plan.num_devices
 
 
 def idle_s(trace: Trace) -> float:
@@ -40,12 +39,12 @@ def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
         span = trace.collectives[number]
         for device in trace.plan.collectives[number].devices:
             spans[device].append(span)
-    return sum_in_order(map(_union_s, spans)) / trace.plan.num_devices
+    return sum(map(_union_s, spans)) / trace.plan.num_devices
 
 
 def dispatch_s(ops: Iterable[Sequence[Op]]) -> float:
     """Return the most seconds in which the host of one device dispatches its ops."""
-    return max((sum_in_order(op.host_s for op in row) for row in ops), default=0.0)
+    return max((sum(op.host_s for op in row) for row in ops), default=0.0)
 
 
 def exposed_communication_s(trace: Trace) -> float:
@@ -53,7 +52,7 @@ def exposed_communication_s(trace: Trace) -> float:
 
     Waiting for a port that others hold is idle time, but not this.
     """
-    return sum_in_order(waited_s(trace)) / trace.plan.num_devices
+    return sum(waited_s(trace)) / trace.plan.num_devices
 
 
 def waited_s(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[float]:

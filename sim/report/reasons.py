@@ -11,7 +11,6 @@ from functools import cache
 from math import fsum
 from typing import Final
 
-from profiles.checks import sum_in_order
 from profiles.machines.clusters import Link
 from profiles.machines.collectives import sent_bytes
 from profiles.software.stacks import in_graphs
@@ -176,7 +175,7 @@ def _wire_reasons(main: Replayed, wire: float) -> Iterator[str]:
         return
     trace = main().trace
     awaited = awaited_s(trace)
-    whole_s = left_s = sum_in_order(awaited.values())
+    whole_s = left_s = sum(awaited.values())
     for way in sorted(awaited, key=lambda one: -awaited[one]):
         if left_s <= COUNTS * whole_s:
             return

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiles.checks import sum_in_order
 from profiles.units import FloatArray
 from strategies.orders.problem import Pass
 from strategies.pipelining.layout import Layout
@@ -23,7 +22,7 @@ def frozen_s(layout: Layout, position: int = 0) -> float:
     if not samples:
         return 0.0
     local = -(-samples // layout.replicas)
-    return sum_in_order(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
+    return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
 
 
 def least_frozen_s(layout: Layout) -> float:
@@ -61,9 +60,7 @@ def uncut_bound(
         each_s = [forward_s + back_s for forward_s, back_s in map(layout.layer_times, backbones)]
         waits_s = [scenario.costs.components[one].weight_s(batch) for one in backbones]
         shares = (part[of > 0] / of[of > 0] for part, of in zip(waits_s, each_s, strict=True))
-        return sum_in_order(float(of.sum()) for of in each_s), 1 - max(
-            float(of.max(initial=0)) for of in shares
-        )
+        return sum(float(of.sum()) for of in each_s), 1 - max(float(of.max(initial=0)) for of in shares)
 
     work_s, share = scenario.remember(("work", batch), make)
     evenly_s = frozen_s + work_s * count / degree
@@ -96,7 +93,7 @@ def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
     limits: list[_Limit] = []
     for cut in range(len(layout.cuts)):
         passes, count = chain_passes(layout, cut, split=split), len(layout.micro_batches(cut))
-        ready_s, after_s = 0.0, sum_in_order(one.duration_s + one.lag_s for one in passes)
+        ready_s, after_s = 0.0, sum(one.duration_s + one.lag_s for one in passes)
         for number, kind, pass_s, lag_s in passes:
             position, after_s = layout.stages[number].position, after_s - (pass_s + lag_s)
             limits.append(_Limit(position, ready_s, count * pass_s, max(0.0, after_s) + lag_s))

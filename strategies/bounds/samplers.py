@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
-from profiles.checks import BELOW_SUM, sum_in_order
+from profiles.checks import BELOW_SUM
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.layer_runs import LayerRunner, RunWork
 from strategies.patching.layout import GridLayout
@@ -42,7 +42,7 @@ class Pass(NamedTuple):
         alone_s, host_s = zip(
             *((times * one.alone_s, times * one.host_s) for one, times in passes), strict=True
         )
-        return cls(sum_in_order(alone_s), sum_in_order(host_s))
+        return cls(sum(alone_s), sum(host_s))
 
 
 class _FirstDevice(SamplingBuilder):
@@ -128,9 +128,7 @@ def _patches_s(patches: Patches) -> float:
     """Seconds of all steps of patches: of the first device, on ports of its own."""
     warmup, steps = patches.warmup_steps or 0, patches.num_steps
     parts = (Kind.SYNCHRONOUS, warmup), (patches.kind, steps - warmup)
-    return patches.passes * sum_in_order(
-        times * _patch_pass_s(patches, kind) for kind, times in parts if times
-    )
+    return patches.passes * sum(times * _patch_pass_s(patches, kind) for kind, times in parts if times)
 
 
 def _patch_pass_s(patches: Patches, kind: Kind) -> float:
@@ -184,7 +182,7 @@ class _Rounds:
         """Seconds of a pass of the whole image after which all devices wait for one another."""
         hops_s = (self._hop_s(stage, None) for stage in self.stages[:-1])
         passes = [self.stage_pass(stage, None) for stage in self.stages]
-        seconds = sum_in_order([*(one.alone_s for one in passes), *hops_s])
+        seconds = sum([*(one.alone_s for one in passes), *hops_s])
         return max(seconds, *(one.host_s for one in passes))
 
     def _ways_s(self, patch: int | None) -> list[float]:
@@ -230,6 +228,6 @@ class _Rounds:
             for group, size, subgroup in pipeline.gathers(patch)
             if device in group
         ]
-        gathered_s = sum_in_order(route.fixed_s + route.wire_s for route in gathers)
+        gathered_s = sum(route.fixed_s + route.wire_s for route in gathers)
         host_s = pipeline.solver_s + len(gathers) * calls.collective_s("all_gather", 1)
         return Pass(gathered_s, host_s)

@@ -14,7 +14,6 @@ from fractions import Fraction
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
@@ -208,9 +207,9 @@ class _Programme:
                 limit -= factor * z
             else:
                 free.append((z, factor))
-        if sum_in_order(min(factor, 0.0) for _, factor in free) > limit:
+        if sum(min(factor, 0.0) for _, factor in free) > limit:
             self.refuted = True
-        elif sum_in_order(max(factor, 0.0) for _, factor in free) > limit:
+        elif sum(max(factor, 0.0) for _, factor in free) > limit:
             pulp = self.pulp
             self.model.addConstraint(
                 pulp.LpConstraint(pulp.LpAffineExpression(free), pulp.LpConstraintLE, rhs=limit)

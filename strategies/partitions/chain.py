@@ -25,7 +25,6 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.units import FloatArray
 
@@ -217,7 +216,7 @@ class StageSearch:
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
-        return sum_in_order(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
+        return sum(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
 
     def best(self, rounds: int, allowed: BoolArray | None = None) -> CostVector:
         """The point over the allowed stages with the least rounds x pace + gap.

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.components import Component
 from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
-from profiles.checks import sum_in_order
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import WEIGHTS, between_phases, decoding_bytes
@@ -51,7 +50,7 @@ def _move(scenario: SamplingScenario, plan: Plan) -> Plan:
     """The backbone's weights on their way to the devices of a plan, or back; each expert's in its turn."""
     builder = SamplingBuilder(plan.placement)
     for device, buffers in enumerate(plan.resident):
-        size = scenario.backbone.experts * sum_in_order(of.size_bytes for of in buffers if of.name == WEIGHTS)
+        size = scenario.backbone.experts * sum(of.size_bytes for of in buffers if of.name == WEIGHTS)
         action = FrozenAction(scenario.backbone_index, 0, 0)
         builder.compute(device, action, scenario.host_side.copied_s(size, pageable=True))
     return builder.build((), plan.resident)
@@ -63,7 +62,7 @@ def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
     encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
     decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
-    return sum_in_order(chain.from_iterable(encoding)) + sum_in_order(chain.from_iterable(decoding))
+    return sum(chain.from_iterable(encoding)) + sum(chain.from_iterable(decoding))
 
 
 def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:
@@ -101,7 +100,7 @@ def _copies_s(scenario: SamplingScenario, component: int) -> list[float]:
         of.parameters * FROZEN_WEIGHT_BYTES for of in scenario.model.components[component].layers
     ]
     if not scenario.workload.streamed:
-        whole, sizes = sum_in_order(sizes), [0.0] * len(sizes)
+        whole, sizes = sum(sizes), [0.0] * len(sizes)
         sizes[0] += whole
         sizes[-1] += whole
     return [scenario.host_side.copied_s(size, pageable=True) for size in sizes]
@@ -166,7 +165,7 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
         size = 0.0
         if scenario.workload.moved:
             size = _held_bytes(scenario, component)
-            copied_s = sum_in_order(_copies_s(scenario, component))
+            copied_s = sum(_copies_s(scenario, component))
             builder.compute_together(devices, FrozenAction(component, 0, 0), copied_s)
         size += decoding.together(builder, devices) if len(devices) > 1 else decoding.alone(builder, first)
         held |= {device: max(held.get(device, 0.0), size) for device in devices}
@@ -241,7 +240,7 @@ class _Decoding:
             for layer, seconds in enumerate(layers_s):
                 builder.compute(device, FrozenAction(self.component, layer, self.images), seconds)
         held = self.images * decoding_bytes(self.of, extent, max(shares))
-        covered = sum_in_order(share * count for share, count in shares.items())
+        covered = sum(share * count for share, count in shares.items())
         return held + (covered * self._image_bytes if self.scenario.workload.vae_tile else 0.0)
 
     @property
@@ -310,7 +309,7 @@ def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
         positions = max((kernel.m for kernel in spatial), default=0)
         rows *= 2 if 0 < 2 * before <= positions else 1
         before = max(before, positions)
-        row_bytes = sum_in_order(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
+        row_bytes = sum(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
         norms = sum(kernel.count for kernel in kernels if kernel.kind == "group_norm")
         layers.append(Seam(sum(kernel.count for kernel in spatial), row_bytes, norms))
     return layers

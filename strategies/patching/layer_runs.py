@@ -21,7 +21,6 @@ import numpy as np
 
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
-from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import merging
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from profiles.units import FloatArray
@@ -92,9 +91,9 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
         keys = [e.elements for e in of if e.kind == "key_value"]
         heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
         sums = [e.elements for e in of if e.kind == "reduce"]
-        hidden = sum_in_order(keys) / 2 * passed
-        log_sums = sum_in_order(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
-        return Exchanged(len(keys), hidden, log_sums, len(sums), sum_in_order(sums) * scale)
+        hidden = sum(keys) / 2 * passed
+        log_sums = sum(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
+        return Exchanged(len(keys), hidden, log_sums, len(sums), sum(sums) * scale)
 
     return scenario.remember(("exchanged", first, end), make)
 

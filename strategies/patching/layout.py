@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.patching.footprint import parameters, weights, working
 from strategies.patching.grid import Grid
@@ -188,7 +187,7 @@ class GridLayout(ABC):
     def least_memory_bytes(self) -> float:
         """Bytes that lie on the fullest device throughout a run."""
         resident = self.resident(range(self.num_steps))
-        return max(float(sum_in_order(buffer.size_bytes for buffer in buffers)) for buffers in resident)
+        return max(float(sum(buffer.size_bytes for buffer in buffers)) for buffers in resident)
 
 
 def unfolded(phase: Phase) -> Phase:

@@ -13,7 +13,6 @@ from typing import Final
 
 from profiles.architectures.components import Exchange
 from profiles.architectures.shares import HALF_BYTES, Share
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.units import FloatArray
 from strategies.patching.builder import SamplingBuilder
@@ -159,7 +158,7 @@ class Patches(GridLayout):
         """The tensors that each guidance group gathers for the next step, after a pass of a step is appended."""
         kind = self.kind_of(step)
         pieces = list(self.pieces(kind))
-        dispatching = self.host_s / sum_in_order(seconds for seconds, _ in pieces)
+        dispatching = self.host_s / sum(seconds for seconds, _ in pieces)
         fresh = []
         for guided in range(self.grid.guidance):
             devices = self.grid.team(guided, 0)

@@ -14,7 +14,6 @@ from itertools import accumulate, combinations
 from math import ceil
 
 from profiles.architectures.shares import Share
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
@@ -115,7 +114,7 @@ class PatchPipeline(GridLayout):
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
         patches = range(len(self.patches)) if self.is_displaced(self.num_steps - 1) else [None]
         seconds = [run_seconds(self.scenario, self.grid, self.run(stage, patch)) for patch in patches]
-        return self.passes * sum_in_order(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
+        return self.passes * sum(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""

@@ -12,7 +12,6 @@ from itertools import chain
 from math import inf
 from operator import itemgetter
 
-from profiles.checks import sum_in_order
 from profiles.mappings import FrozenMapping
 from strategies.pipelining.filling import fill_bubbles
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
@@ -314,7 +313,7 @@ class PipelineBuilder:
             given=tuple(self.given),
             kept=tuple(self.kept),
             cross_iteration=self.cross_iteration,
-            prologue_s=sum_in_order(layer.duration_s for layer in prologue),
+            prologue_s=sum(layer.duration_s for layer in prologue),
             filling=filling,
         )
         if not self.blocking:

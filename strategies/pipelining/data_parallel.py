@@ -15,7 +15,7 @@ from functools import partial
 from math import inf
 from typing import Final, Self
 
-from profiles.checks import BELOW_SUM, sum_in_order
+from profiles.checks import BELOW_SUM
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder
@@ -101,14 +101,14 @@ class DataParallel(Strategy):
         """Seconds that no iteration can undercut: all compute but the optimizer's."""
         layout = self.layout(scenario)
         passes_s = (of for cut in layout.cuts for of in layout.layer_times(cut.component))
-        work_s = sum_in_order(float(of.sum()) for of in passes_s)
+        work_s = sum(float(of.sum()) for of in passes_s)
         return self.micro_batches * (before_s(layout, layout.stages[:1]) + work_s)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
         layout = self.layout(scenario)
         chains = map(layout.chain, range(len(layout.cuts)))
-        return sum_in_order(_least_s(layout, units, self.way(layout)) for units in chains)
+        return sum(_least_s(layout, units, self.way(layout)) for units in chains)
 
 
 def shares(scenario: Scenario) -> dict[str, int]:
@@ -168,7 +168,7 @@ def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
         return 0.0
     scenario = layout.scenario
     costs = (scenario.costs.components[i] for i in scenario.frozen)
-    return sum_in_order(float(of.forward_s(layout.local_batch).sum()) for of in costs)
+    return sum(float(of.forward_s(layout.local_batch).sum()) for of in costs)
 
 
 def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> float:
@@ -176,8 +176,8 @@ def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> f
     if not any(sizes):
         return 0.0
     if what.subgroup:
-        return sum_in_order(times * layout.seconds(what, size) for size, times in Counter(sizes).items())
-    return layout.law(what.operation, (0,)).least_s(sum_in_order(sizes), len(sizes))
+        return sum(times * layout.seconds(what, size) for size, times in Counter(sizes).items())
+    return layout.law(what.operation, (0,)).least_s(sum(sizes), len(sizes))
 
 
 def _summing_s(layout: Layout, way: Exchange, sizes: Sequence[float]) -> list[float]:
@@ -204,7 +204,7 @@ def _passes(layout: Layout, units: range, way: Exchange, again: range) -> list[t
     passes = []
     for (unit, twice), times in alike.items():
         pieces = way.pieces(layout, unit) if packs else []
-        copied_back_s = sums * sum_in_order(packed_s(layout, unit, size) for _, size in pieces)
+        copied_back_s = sums * sum(packed_s(layout, unit, size) for _, size in pieces)
         copied_s = unpacked_s(layout, unit) if gathers else 0.0
         passes += [
             (TeamPass(inside[unit], FORWARD, copied_s), times),
@@ -225,11 +225,11 @@ def _summed_late_s(
     before = units[: unit - units[0]]
     if before and layout.mesh.team > 1:
         return [0.0, 0.0]
-    on_s = sum_in_order(layout.stages[of].backward_s for of in (*before, unit)) - offset_s
-    on_s += way.gathers * sum_in_order(unpacked_s(layout, of) for of in before)
+    on_s = sum(layout.stages[of].backward_s for of in (*before, unit)) - offset_s
+    on_s += way.gathers * sum(unpacked_s(layout, of) for of in before)
     size = parameters * layout.scenario.workload.recipe.gradient_bytes
     summed_s, factors = (
-        sum_in_order(_summing_s(layout, way, [size])),
+        sum(_summing_s(layout, way, [size])),
         (1.0, layout.scenario.cluster.overlap_slowdown),
     )
     each = 1 if way.sweeps else layout.shape.micro_batches
@@ -278,7 +278,7 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
-        return work_s + usual.wait_s + sum_in_order(streams_s) + after_s
+        return work_s + usual.wait_s + sum(streams_s) + after_s
     (first, _), _, (back, _), *_ = passes
     late_s, slow_late_s = (
         count * _late_s(layout, first, back, factor, seconds + ends_s)

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.checks import sum_in_order
 from profiles.costs.checkpointing import Checkpointed
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
@@ -53,7 +52,7 @@ def recomputed_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes of one micro-batch's activations beyond those it kept, once its blocks have run again."""
     if layout.scenario.workload.checkpointing in ("none", "full"):
         return 0.0
-    return sum_in_order(part.total for part in _recomputed(layout, stage)) * layout.held_batch
+    return sum(part.total for part in _recomputed(layout, stage)) * layout.held_batch
 
 
 class Recomputed(NamedTuple):
@@ -155,9 +154,9 @@ def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
     of = _checkpointed(layout, stage)
     if blocks and blocks[0].start == 0 and component.layers[0].attention_flop:
         kept.append(0)  # what the embedding gives the first block is as large as what that gives
-    hidden = of.stream * sum_in_order(component.layers[layer].output_bytes for layer in kept)
-    around = sum_in_order(float(of.around[layer]) for block in blocks for layer in block)
-    return hidden + around + sum_in_order(reads) + carried
+    hidden = of.stream * sum(component.layers[layer].output_bytes for layer in kept)
+    around = sum(float(of.around[layer]) for block in blocks for layer in block)
+    return hidden + around + sum(reads) + carried
 
 
 def _skips_kept(layout: Layout, stage: Stage) -> Iterator[int]:
@@ -197,17 +196,17 @@ def _stage_input_bytes(layout: Layout, stage: Stage) -> float:
     scenario, component = layout.scenario, layout.component(stage)
     first, last, layers = stage.first_layer, stage.last_layer, component.layers
     sources, carried = scenario.model.inputs_of(stage.component), component.carried_bytes
-    received = sum_in_order(scenario.model.components[i].layers[-1].output_bytes for i in sources)
+    received = sum(scenario.model.components[i].layers[-1].output_bytes for i in sources)
     if not layout.in_units:
         return (component.cut_bytes[first - 1] if first else received) + carried
     leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
     received = layers[first - 1].output_bytes if first else received + carried
-    return received + sum_in_order(layers[source].output_bytes for source in leaving)
+    return received + sum(layers[source].output_bytes for source in leaving)
 
 
 def resident_bytes(layout: Layout, position: int = 0) -> float:
     """All bytes that stay on a position."""
-    return sum_in_order(buffer.size_bytes for buffer in resident_buffers(layout, position))
+    return sum(buffer.size_bytes for buffer in resident_buffers(layout, position))
 
 
 def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
@@ -266,7 +265,7 @@ def _swapped_bytes(layout: Layout, stages: Sequence[Stage]) -> float:
     if not layout.scenario.workload.swapped:
         return 0.0
     swapped = (layout.swapped_bytes(component) for component in {stage.component for stage in stages})
-    return sum_in_order(sum_in_order(sizes) - max(sizes) for sizes in swapped)
+    return sum(sum(sizes) - max(sizes) for sizes in swapped)
 
 
 def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -302,13 +301,13 @@ def least_memory_bytes(
     (saved, resident), count = held_bytes(layout), layout.shape.micro_batches
     of_stages = [k * size for k, size in zip(in_flight, saved, strict=True)]
     if inputs_first:
-        reads = (sum_in_order(size for _, size in layout.frozen_reads(stage)) for stage in layout.stages)
+        reads = (sum(size for _, size in layout.frozen_reads(stage)) for stage in layout.stages)
         left = ((count - k) * size * layout.local_batch for k, size in zip(in_flight, reads, strict=True))
         of_stages = [size + more for size, more in zip(of_stages, left, strict=True)]
     if recomputed is not None:
         again = (recomputed_bytes(layout, stage) for stage in layout.stages)
         of_stages = [size + k * more for size, k, more in zip(of_stages, recomputed, again, strict=True)]
-    held = (sum_in_order(of_stages[s] for s in hosted) for hosted in layout.hosted)
+    held = (sum(of_stages[s] for s in hosted) for hosted in layout.hosted)
     fullest = max(state + size for state, size in zip(resident, held, strict=True))
     if not frozen_first:
         return fullest

@@ -14,7 +14,6 @@ import numpy as np
 
 from profiles.architectures.components import GRADIENTS, Component
 from profiles.architectures.shares import ELEMENT_BYTES, Share
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
@@ -170,7 +169,7 @@ class Layout:
         forward_s, backward_s = self.scenario.remember(alike, lambda: self._layer_times(component))
         if not self.scenario.workload.swapped:
             return forward_s, backward_s
-        least_s = self.scenario.host_side.copied_s(sum_in_order(self.swapped_bytes(component)))
+        least_s = self.scenario.host_side.copied_s(sum(self.swapped_bytes(component)))
         return _at_least(forward_s, least_s), _at_least(backward_s, least_s)
 
     def _layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
@@ -313,7 +312,7 @@ class Layout:
             rows = model.reads_of(stage.component, source)
             sizes = [size for layer, size in rows if stage.first_layer <= layer <= stage.last_layer]
             if sizes:
-                reads.append((source, sum_in_order(sizes)))
+                reads.append((source, sum(sizes)))
         return reads
 
     def weight_part_s(self, stage: Stage) -> float:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
-from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Row
 from strategies.pipelining.layout import Layout
@@ -202,7 +201,7 @@ class PassTimes(NamedTuple):
     def total(cls, passes: Iterable[tuple["PassTimes", float]]) -> "PassTimes":
         """Return the times of passes, each of which happens so often."""
         rows = [[times * seconds for seconds in one] for one, times in passes]
-        return cls(*map(sum_in_order, zip(*rows, strict=True)))
+        return cls(*map(sum, zip(*rows, strict=True)))
 
 
 class TeamPass(NamedTuple):
@@ -237,7 +236,7 @@ class TeamPass(NamedTuple):
             streams[what.stream] = end_s = max(there_s, streams[what.stream]) + seconds
             there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
             beside_s += 0.0 if wait else seconds
-        work_s = slowdown * sum_in_order(pieces_s)
+        work_s = slowdown * sum(pieces_s)
         return PassTimes(work_s, there_s - work_s, beside_s, there_s - computed_s)
 
 

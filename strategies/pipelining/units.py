@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_bytes, saved_bytes
 from strategies.pipelining.layout import Layout
@@ -323,4 +322,4 @@ def least_bytes(layout: Layout, way: Exchange) -> float:
 
 def step_s(layout: Layout, units: Sequence[int]) -> float:
     """Seconds of the optimizer steps on one GPU's parts of units."""
-    return sum_in_order(layout.step_s(layout.parameters[unit]) for unit in units)
+    return sum(layout.step_s(layout.parameters[unit]) for unit in units)

@@ -8,7 +8,6 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from profiles.checks import sum_in_order
 from profiles.machines.collectives import Group, collective_law, crossing_bytes, sent_bytes
 from profiles.machines.fabrics import OPERATIONS
 from strategies.parameters import check_option
@@ -129,7 +128,7 @@ class Network:
             above = (self._above_cards(collective, group_size, device_port_s, [*of]) for _, of in nodes)
             held.append(dict(chain.from_iterable(above)))
         for port in held[0]:
-            yield self._port(port), sum_in_order(of.get(port, 0.0) for of in held)
+            yield self._port(port), sum(of.get(port, 0.0) for of in held)
 
     def _above_cards(
         self, collective: Collective, group_size: int, device_port_s: float, members: Sequence[int]

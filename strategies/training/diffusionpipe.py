@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Self
 
-from profiles.checks import sum_in_order
 from strategies.bounds.critical_path import order_bound, two_way_least_memory
 from strategies.bounds.pipelines import least_frozen_s, staged_bound, uncut_bound
 from strategies.parameters import parameter
@@ -98,7 +97,7 @@ class DiffusionPipe(DepthFirstPipeline):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         layout = self.layout(scenario)
-        evenly_s = sum_in_order(_stages_s(layout)) / layout.shape.degree + least_frozen_s(layout)
+        evenly_s = sum(_stages_s(layout)) / layout.shape.degree + least_frozen_s(layout)
         return max(staged_bound(layout, frozen_first=False), evenly_s)
 
     def coarse_bound(self, scenario: Scenario) -> float:
@@ -149,9 +148,9 @@ def _balance(filling: Filling, trace: Trace) -> Filling:
     rest = [layer for layer in filling.layers if layer.bubble is None]
     if not rest:
         return filling
-    work_s = sum_in_order(layer.duration_s for layer in rest)
+    work_s = sum(layer.duration_s for layer in rest)
     ends_s = [ends[-1] for ends in trace.ends]
-    weights = [max(0.0, work_s + sum_in_order(ends_s) / len(ends_s) - end_s) for end_s in ends_s]
+    weights = [max(0.0, work_s + sum(ends_s) / len(ends_s) - end_s) for end_s in ends_s]
     if not any(weights):  # nothing takes time, and all end together
         return filling
     layers = [
@@ -163,5 +162,5 @@ def _balance(filling: Filling, trace: Trace) -> Filling:
 
 def _split(samples: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Split samples in proportion to weights; rounding never loses or doubles one."""
-    marks = [round(samples * mark / sum_in_order(weights)) for mark in accumulate(weights, initial=0.0)]
+    marks = [round(samples * mark / sum(weights)) for mark in accumulate(weights, initial=0.0)]
     return tuple(end - start for start, end in pairwise(marks))

@@ -25,7 +25,6 @@ from math import exp, log
 from statistics import median
 from typing import Final, NamedTuple
 
-from profiles.checks import sum_in_order
 from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS
 from profiles.machines.hosts import BOX, FREE, UNIT
@@ -77,8 +76,8 @@ def host_rows(box: str) -> list[HostRow]:
             alone = predict(row, {box: replace(cluster, host=FREE)}).outcome
             assert alone is not None
             scenario = scenario_of(place_of(row, {box: replace(cluster, host=UNIT)}))
-            host_s = sum_in_order(
-                phase.times * max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops)
+            host_s = sum(
+                phase.times * max(sum(op.host_s for op in ops) for ops in phase.plan.ops)
                 for phase in row.samplers(scenario)[0].phases(scenario)
             )
             distinct[row["method"], row.latency_s] = HostRow(row, row.latency_s, alone.latency_s, host_s)

@@ -19,7 +19,6 @@ from typing import Any, Final, Self
 from scipy.optimize import brentq
 
 from profiles.architectures.models import load_model
-from profiles.checks import sum_in_order
 from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
 from profiles.files import Row, read_rows
@@ -273,7 +272,7 @@ def model_flops() -> Iterator[Record]:
     result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **WAN)
     model = with_frames(load_model(row.model), WAN["frames"], load_device("h100-80gb-sxm"))
     layers = [layer for index in model.backbones for layer in model.components[index].layers]
-    forward = sum_in_order(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
+    forward = sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
     predicted = FORWARDS * forward * result.samples_per_s / gpus / TERA
     yield Record.of(row, predicted, "fsdp, block checkpointing, 93 frames of 832x480, stack eager")
 
@@ -325,9 +324,7 @@ def encoders() -> Iterator[Record]:
     row = the_published("README", quantity="time_ratio")
     runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.options["gpus"] == row.num_gpus]
     online, cached = (
-        sum_in_order(
-            IMAGES[int(of.options["resolution"])] / (of.predicted(frozen=frozen) or 1.0) for of in runs
-        )
+        sum(IMAGES[int(of.options["resolution"])] / (of.predicted(frozen=frozen) or 1.0) for of in runs)
         for frozen in ("online", "cached")
     )
     yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_layers_model
-from profiles.checks import sum_in_order
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
 from strategies.registry import make
@@ -60,11 +59,9 @@ def frozen_ratios() -> Iterator[Record]:
             batch = row.batch_size or 1
             point = on_p4de(model, 1, batch)
             costs = point.costs.components
-            frozen_s = sum_in_order(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
+            frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
             backbones = [costs[i] for i in point.model.backbones]
-            trained_s = sum_in_order(
-                float((of.forward_s(batch) + of.backward_s(batch)).sum()) for of in backbones
-            )
+            trained_s = sum(float((of.forward_s(batch) + of.backward_s(batch)).sum()) for of in backbones)
             yield Record.of(row, frozen_s / trained_s, asked("ddp", point))
 
 

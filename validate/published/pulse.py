@@ -25,7 +25,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.measuring.writing import grouped
 from profiles.units import MIB
@@ -254,8 +253,8 @@ def reduced(task: Task, samples: int) -> float:
     point = scenario(task.model, task.cluster, task.num_gpus, batch, **how)
     trace = replayed("zero2", point, overlap="none")
     collectives = trace.plan.collectives
-    scattered = sum_in_order(one.size_bytes for one in collectives if one.operation == "reduce_scatter")
-    share = scattered / sum_in_order(one.size_bytes for one in collectives)
+    scattered = sum(one.size_bytes for one in collectives if one.operation == "reduce_scatter")
+    share = scattered / sum(one.size_bytes for one in collectives)
     return share * trace.collective_bytes / batch / MIB
 
 

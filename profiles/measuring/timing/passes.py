@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount
 from profiles.measuring.counting.specs import DTYPES, LayerSpec
@@ -155,7 +154,7 @@ class BatchTimes(NamedTuple):
 
     def sum_over_whole(self, quantity: str) -> float:
         """Sum of the layers over the whole."""
-        return sum_in_order(self.layers[quantity]) / self.whole[quantity]
+        return sum(self.layers[quantity]) / self.whole[quantity]
 
 
 class ComponentTimes(NamedTuple):

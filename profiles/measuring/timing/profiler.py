@@ -14,7 +14,6 @@ from rich.table import Table
 
 from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import read_model
-from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
@@ -179,7 +178,7 @@ def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
         for batch in component.batches:
             row = [component.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
             for name, seconds in batch.layers.items():
-                total = sum_in_order(seconds)
+                total = sum(seconds)
                 row += [f"{1e3 * total:.2f}", f"{batch.sum_over_whole(name):.3f}"] if total else ["", ""]
             rows.append(row)
     return table(title, COLUMNS, rows, left=("component",))

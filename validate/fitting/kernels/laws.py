@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 from scipy.optimize import least_squares
 
-from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
@@ -350,7 +349,7 @@ def paces(folder: Path, prefix: str, device: str, operations: Mapping[str, str])
 
 def group_norm(rates: Coefficients) -> float:
     """GB/s of a group norm, counting all that its two kernels read and write."""
-    seconds = sum_in_order(passes / rates[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
+    seconds = sum(passes / rates[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
     return sum(GROUP_NORM.values()) / seconds
 
 

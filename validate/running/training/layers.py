@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from profiles.architectures.components import Component
 from profiles.architectures.models import Model
-from profiles.checks import sum_in_order
 from validate.running.model import WIDER, Block, linear
 from validate.running.sampling.settings import HEADS, HIDDEN
 
@@ -51,7 +50,7 @@ class ChainLayer(nn.Module):
 def _inner(component: Component, layer: int) -> int:
     """Inner width of a layer's block, by its work over the mean of its component."""
     works = [of.conv_flop + of.matmul_flop + of.attention_flop for of in component.layers]
-    mean = sum_in_order(works) / len(works)
+    mean = sum(works) / len(works)
     relative = min(3.0, max(0.25, works[layer] / mean if mean else 1.0))
     return HEADS * round(WIDER * HIDDEN / HEADS * relative)
 
