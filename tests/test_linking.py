@@ -12,18 +12,14 @@ from profiles.machines.collectives import Group, bus_volume
 from profiles.machines.fabrics import FULL, GATHERS, Between, Collectives
 from profiles.measuring.linking.report import (
     PCIE,
-    PING_PONG,
-    Measurement,
-    Sample,
     cluster_text,
     errors_of,
     fit_links,
     judged_line,
     predict,
-    read_log,
-    read_logs,
     write_cluster,
 )
+from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, read_log, read_logs
 from profiles.measuring.linking.times import sizes_up_to
 from sim.cli.main import main as sim
 from validate.__main__ import main

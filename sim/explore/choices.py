@@ -1,6 +1,7 @@
 """Choices: the point that a sweep recommends, of those that it cannot tell from the best by their times."""
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError
@@ -57,12 +58,14 @@ class Choice(NamedTuple):
         close: points within the error of that one and of the best of their own strategy, as ``SLACK`` and ``WIDE``
             allow.
         by: what decided among them, in words; empty where the time did.
+        preferred: the one of them that is preferred, whose place ``point`` may have taken.
     """
 
     point: Point
     best: Point
     close: tuple[Point, ...]
     by: tuple[str, ...]
+    preferred: Point
 
 
 def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Choice | None:
@@ -90,17 +93,18 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
         kept = [point for point in left if fact(point, scenario) == least]
         by += [words] * (len(kept) < len(left))
         left = kept
-    point = min([point for point in left if tied(point, left[0])], key=_whole_gib)
+    preferred = min([point for point in left if tied(point, left[0])], key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
         return *(fact(one, scenario) for fact in PREFERRED.values()), one.score(objective), *one.costs
 
-    most = worth(point)
+    most = worth(preferred)
     better = [of for of in good if all(a <= b for a, b in zip(worth(of), most, strict=True))]
     point = min(better, key=worth)
     least = all(point.costs[1] <= of.costs[1] for of in close)
     words = "needs the least memory" if least else "needs less memory than faster ones like it"
-    return Choice(point, best, tuple(close), (*by, *[words] * (_whole_gib(point) < _whole_gib(left[0]))))
+    by += [words] * (_whole_gib(point) < _whole_gib(left[0]))
+    return Choice(point, best, tuple(close), tuple(by), preferred)
 
 
 def _whole_gib(point: Point) -> int:
@@ -130,13 +134,16 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
 
     waiting = [point for point in waiting if starts(point, scenario) == runs]
     limit, chosen, least = choice.best.score(objective), choice.point, facts(choice.point)
-    own = min(of.score(objective) for of in points if of.name == chosen.name and starts(of, scenario) == runs)
+    own: dict[str, float] = {}  # the fastest of the strategies of which it is
+    for of in points:
+        if of.name in (chosen.name, choice.preferred.name) and starts(of, scenario) == runs:
+            own[of.name] = min(own.get(of.name, inf), of.score(objective))
     alike = min((score(of) for of in choice.close if facts(of) == least), default=score(chosen))
     faster = (
         of
         for of in waiting
         if score(of) < limit
-        or (of.name == chosen.name and score(of) < own)
+        or score(of) < own.get(of.name, 0.0)
         or (score(of) < alike and facts(of) == least)
     )
     found = min(faster, key=score, default=None)

@@ -22,7 +22,7 @@ from profiles.errors import InputError
 from profiles.machines.collectives import Group
 from profiles.machines.fabrics import OPERATIONS
 from profiles.measuring.launching import Place, unbroken
-from profiles.measuring.linking.report import PING_PONG, Measurement, Sample
+from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample
 from profiles.measuring.timing.environment import environment
 
 ELEMENT_BYTES: Final = 4

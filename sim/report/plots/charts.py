@@ -11,7 +11,6 @@ import sys
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from importlib.resources import files
 from io import BytesIO
 from math import isfinite
@@ -72,8 +71,9 @@ class Chart(Figure):
 
     def _ipython_display_(self) -> None:
         """Show the figure once: as the current one, notebooks that show figures inline would show it again."""
-        notebook = import_module("IPython.display")
-        notebook.display(notebook.Image(self._repr_png_()))
+        from IPython.display import Image, display  # noqa: PLC0415  only notebooks call this
+
+        display(Image(self._repr_png_()))  # type: ignore[no-untyped-call]
         _close(self)
 
 
