@@ -11,7 +11,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
-from sim.explore.choices import PREFERRED, SLACK, choose
+from sim.explore.choices import PREFERRED, SLACK, choose, contender
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -103,6 +103,19 @@ def test_no_point_that_is_faster_and_smaller_is_passed_over(drawn):
         assert not (nowhere_worse and facts(of, scenario) <= facts(chosen, scenario))
     if any(not of.result.nearly_full for of in choice.close):
         assert not chosen.result.nearly_full
+
+
+def test_a_point_that_rules_out_the_preferred_one_is_looked_up_also_where_another_took_its_place():
+    """The preferred point is of zero3; one of fsdp that is smaller and faster took its place; zero3 may be faster."""
+    _, zero3, fsdp = STARTED
+    points = []
+    for of, seconds, gib in ((fsdp, 1.0, 60), (fsdp, 1.03, 31), (zero3, 1.031, 32)):
+        expected = replace(of.expected, duration_s=seconds, peak_memory_bytes=gib * GIB)
+        points.append(Point(of.source.strategy, of.strategy, result=replace(of, expected=expected)))
+    scenario = fsdp.source.scenario
+    assert choose(points, scenario, "throughput").preferred is points[2]
+    waiting = Point(zero3.source.strategy, "zero3", bound_s=1.001, least_memory_bytes=43 * GIB)
+    assert contender([*points, waiting], scenario, "throughput") is waiting
 
 
 def test_everything_that_names_the_answer_names_the_same(capsys):

@@ -27,7 +27,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def drawn():
-    return sim.sweep("pixart", "a100-nvlink-8", 4, resolution=1024, workers=1)
+    return sim.sweep("pixart", "a100-nvlink-8", 4, task="sample", workers=1)
 
 
 @pytest.fixture(scope="module")

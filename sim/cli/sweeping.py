@@ -217,10 +217,7 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     telling = {name for name in TASKS[scenario.task].options if hasattr(options, name)} - shared
     if options.task or options.strategy or given_parameters(options) or telling:
         return ""
-    if scenario.task == "sample":
-        several = TASKS["sample"].sample_words(scenario.options)[1]
-        return f"this draws {several}; for training add --task train"
-    if sampled_on(scenario.model) is None:
+    if scenario.task == "sample" or sampled_on(scenario.model) is None:
         return ""
     return "this plans training; for inference add --steps 20"
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.checks import is_one_of, plain_value
 from profiles.costs.resolutions import check_whole_tokens, in_words, named_size, sides_of
-from profiles.errors import DiffusimWarning, InputError, near_or_all, shown, warn_caller
+from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near_or_all, shown, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
@@ -187,6 +187,11 @@ def scenario_of(request: Request) -> AnyScenario:
         check_pixels(model, width, height)
         scenario = Scenario(model, cluster, workload, *rest)
     else:
+        implied = _sampling_flag(request) if request.task is None and request.strategies is None else ""
+        if implied and implied.strip("`") in TASKS["train"].options:
+            warn_caller(
+                f"{implied} alone asks about sampling; `task` train asks about training", DiffusimNote
+            )
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), options)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
         _check_included(scenario)

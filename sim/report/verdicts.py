@@ -113,7 +113,7 @@ class Verdict(Panelled):
         yield "best", self.named(self.best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         if self.chosen is not None:
-            yield "chosen", _chosen_words(self.chosen)
+            yield "chosen", f"{_chosen_words(self.chosen)}{' that runs' * bool(self.runs_in)}"
         if self.research is not None:
             took = f"{self.named(self.research)}: {self._took_words(self.research)}"
             than = self._than_best(self.research, self.research_ties)
@@ -335,7 +335,7 @@ def _chosen_words(choice: Choice) -> str:
     names = {point.name for point in choice.close}
     among = f"{len(names)} strategies" if len(names) > 1 else f"{len(choice.close)} points"
     why = f"as it {' and '.join(choice.by) or 'is the fastest'}"
-    return f"{why}, of {among} too close to call and at most {SLACK - 1:.0%} slower"
+    return f"{why}, of {among} too close to call, at most {SLACK - 1:.0%} slower than the fastest"
 
 
 def _one_copy_words(sweep: Sweep) -> str:
