@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = ("sim", "strategies", "profiles")
 LOADED_BY_OTHERS = {"highspy"}
 """The solver that pulp looks for."""
-MEASURING = dict.fromkeys(("torch", "diffusers", "transformers", "scipy", "peft"), "measure")
+MEASURING = dict.fromkeys(("torch", "diffusers", "transformers", "scipy", "peft", "accelerate"), "measure")
 OPTIONAL = MEASURING | {"shtab": "completion", "plotly": "report", "distributed": "dask"}
 OPTIONAL["ipywidgets"] = "notebooks"
 """What is imported only by who asks for it, and the extra that brings it."""

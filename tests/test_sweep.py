@@ -101,7 +101,7 @@ def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
     sweep = Sweep(large, points=[most])
     run_sweep(sweep, workers=1)
     assert most.status == "infeasible"
-    assert most.reason == "micro_batches(4096) exceeds 1024, the most that a sweep looks at"
+    assert most.reason == "micro_batches(4096) exceeds 1024, the most of a sweep"
 
 
 # Every model

