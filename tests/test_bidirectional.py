@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from strategies.orders.capacity import peak_held
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.named import chimera_order
-from strategies.orders.problem import evaluate
+from strategies.orders.problem import evaluate, peak_held
 from strategies.pipelining.two_way import SPARE, two_way_rows
 from strategies.plans.actions import StageAction, format_order
 from strategies.registry import make as make_strategy

@@ -1,22 +1,20 @@
 """List scheduling and its bound against closed forms, caps against counting, replay against both."""
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from making import refused
 from notation import parse_order
 
 from profiles.errors import DeadlockError, InfeasibleError
-from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import PRIORITIES, list_schedule, lower_bound_s
 from strategies.orders.problem import (
     Chain,
     Problem,
     evaluate,
+    fits,
     heads,
     lanes_of,
     tails,
@@ -36,7 +34,7 @@ def line(degree, micro_batches, forward_s=1.0, backward_s=2.0):
 
 @st.composite
 def problems(draw, caps=True):
-    """Small problems of any shape, some with lags and with caps that leave room for one micro-batch at least."""
+    """Small problems of any shape, some with lags and with limits of what is in flight."""
     degree = draw(st.integers(1, 4))
     positions = draw(
         st.sampled_from([wave_positions(degree), tuple(range(degree)), tuple(range(degree)) * 2])
@@ -52,10 +50,8 @@ def problems(draw, caps=True):
     problem = Problem(draw(times), draw(times), positions, tuple(chains), draw(lags), draw(lags))
     if not caps:
         return problem
-    claim = max(Counter(positions[s] for s in chain.stages).most_common(1)[0][1] for chain in chains)
-    capacity = claim + draw(st.integers(0, 4))
     limits = draw(st.none() | st.lists(st.integers(1, 3), min_size=count, max_size=count).map(tuple))
-    return replace(problem, capacity=capacity, in_flight=limits)
+    return replace(problem, in_flight=limits)
 
 
 def passes_of(problem):
@@ -134,18 +130,7 @@ def test_the_bound_is_the_largest_head_work_and_tail_over_all_thresholds(problem
     assert lower_bound_s(problem) == pytest.approx(largest, rel=1e-12)
 
 
-def test_two_directions_that_never_fit_together_take_turns_on_a_device():
-    # Its room is taken for 1 + 1 + 2 + 2 seconds by each micro-batch that begins there, for 1 + 2 by each that turns.
-    chains = (Chain((0, 1), (0, 1)), Chain((2, 3), (2, 3)))
-    problem = replace(wave_problem(2, 4), chains=chains)
-    assert lower_bound_s(replace(problem, capacity=1)) == 2 * 6 + 2 * 3
-    assert lower_bound_s(replace(problem, capacity=9)) < 2 * 6 + 2 * 3
-
-
-def test_a_device_without_room_for_one_micro_batch_is_refused_with_the_equation():
-    problem = replace(wave_problem(2, 2), capacity=1)
-    with refused(r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$", InfeasibleError):
-        list_schedule(problem)
+def test_a_stage_that_may_hold_nothing_is_refused():
     with pytest.raises(InfeasibleError, match="in_flight of stage 3 is 0, must be at least 1"):
         list_schedule(replace(wave_problem(2, 2), in_flight=(1, 1, 1, 0)))
 

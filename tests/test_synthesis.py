@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -12,9 +11,8 @@ from notation import parse_action, parse_order
 
 from profiles.errors import InputError
 from sim.cli.main import main
-from strategies.orders.capacity import fits, peak_held
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_problem
+from strategies.orders.problem import Chain, Problem, evaluate, fits, lanes_of, peak_held, tails, wave_problem
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
 from strategies.plans.actions import format_order
 
@@ -25,7 +23,7 @@ class BruteForce:
     def __init__(self, problem):
         self.problem = problem
         self.lanes = lanes_of(problem)
-        self.tails = tails(replace(problem, capacity=None, in_flight=None), self.lanes)
+        self.tails = tails(replace(problem, in_flight=None), self.lanes)
         self.before = {lane.following: number for number, lane in enumerate(self.lanes)}
         self.seen = set()
         self.best = math.inf
@@ -77,12 +75,7 @@ class BruteForce:
         for other, of_lane in zip(self.lanes, ends, strict=True):
             in_flight[other.stage] += len(of_lane) if other.kind == "F" else -len(of_lane)
         in_flight[lane.stage] += 1
-        if problem.in_flight and in_flight[lane.stage] > problem.in_flight[lane.stage]:
-            return False
-        if problem.capacity is None:
-            return True
-        here = [s for s, device in enumerate(problem.positions) if device == lane.device]
-        return sum(in_flight[stage] for stage in here) <= problem.capacity
+        return not problem.in_flight or in_flight[lane.stage] <= problem.in_flight[lane.stage]
 
 
 SHAPES = [((0, 1), 2, 4), ((0, 1, 2), 3, 3), ((0, 1, 1, 0), 4, 3), ((0, 1, 0, 1), 4, 3), ((0, 1, 1, 0), 2, 2)]
@@ -99,11 +92,7 @@ def tiny_problem(rng, times):
     forward_s, backward_s = (tuple(times(rng) for _ in range(count)) for _ in range(2))
     lags = [tuple(rng.choice([0.0, 0.0, 1.0]) for _ in range(count)) for _ in range(2)]
     problem = Problem(forward_s, backward_s, positions, tuple(chains), *lags)
-    caps = rng.choice(["none", "capacity", "in flight"])
-    if caps == "capacity":
-        claim = max(Counter(positions[s] for s in chain.stages).most_common(1)[0][1] for chain in chains)
-        return replace(problem, capacity=claim + rng.randint(0, 2))
-    if caps == "in flight":
+    if rng.choice([True, False]):
         return replace(problem, in_flight=tuple(rng.randint(1, 2) for _ in range(count)))
     return problem
 
@@ -222,7 +211,6 @@ def test_layout_durations_and_lag_are_as_given(sim):
 
 def test_bad_input_is_one_line_and_exit_code_two(sim):
     for arguments, message in (
-        ("--activation-cap 1", "one micro-batch takes 1 + 1 = 2 on device 0 (stages 0, 3), which may hold 1"),
         ("--positions 0,1,2",
          "--positions, entry 2 is 2, must be from 0 to 1: there are --pipeline-degree 2 positions"),
         ("--positions 0,0", "--positions has no entry 1, each of --pipeline-degree 2 positions must have a stage"),

@@ -4,9 +4,8 @@ import pytest
 
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import lower_bound_s
-from strategies.orders.problem import wave_problem
+from strategies.orders.problem import most_in_flight, wave_problem
 from strategies.orders.wave import wave_in_flight, wave_order
 from strategies.plans.actions import format_order
 from strategies.registry import make as make_strategy

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError
 from sim.cli.flags import number, small_integer
-from strategies.orders.capacity import peak_held
-from strategies.orders.problem import Chain, Problem, wave_positions
+from strategies.orders.problem import Chain, Problem, peak_held, wave_positions
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, TIME_LIMIT_S, Synthesis, synthesize
 from strategies.orders.whole import placed
 from strategies.parameters import check_integer
@@ -84,7 +83,6 @@ def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
     add("--forward", type=times, default=(1.0,), metavar="TIME", help="of a stage, or of each (default: 1)")
     add("--backward", type=times, default=(2.0,), metavar="TIME", help="likewise (default: 2)")
     add("--lag", type=_time, default=0.0, metavar="TIME", help="from one device to another (default: 0)")
-    add("--activation-cap", type=count, metavar="N", help="most stage activations a device may hold")
     add = parser.add_argument
     words = f"seconds for the integer programme (default: {TIME_LIMIT_S:g})"
     add("--time-limit", type=_time, default=TIME_LIMIT_S, metavar="S", help=words)
@@ -124,7 +122,7 @@ def synthesize_command(options: argparse.Namespace) -> int:
 def _problem(options: argparse.Namespace) -> Problem:
     """Return the problem that the flags describe: one chain of stages on free links but for the lag."""
     check_integer("pipeline_degree", options.pipeline_degree, most=MAX_DEVICES)
-    for flag in ("micro_batches", "waves", "activation_cap"):
+    for flag in ("micro_batches", "waves"):
         if (value := getattr(options, flag)) is not None:
             check_integer(flag, value)
     if options.time_limit <= 0:
@@ -152,7 +150,6 @@ def _problem(options: argparse.Namespace) -> Problem:
         chains=(Chain(tuple(range(stages)), tuple(range(options.micro_batches))),),
         forward_lag_s=(*hops, 0.0),
         backward_lag_s=(0.0, *hops),
-        capacity=options.activation_cap,
     )
 
 

@@ -5,7 +5,6 @@ A one-machine bound says how far from the best the order may be. For solvers see
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
@@ -13,9 +12,9 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from strategies.orders.capacity import Room, check_room, fits, room_bound_s
-from strategies.orders.problem import Lane, Ordering, Problem, heads, lanes_of, limits_of, tails
-from strategies.plans.actions import passes_of
+from profiles.errors import InfeasibleError
+from strategies.orders.problem import Lane, Ordering, Problem, heads, lanes_of, tails
+from strategies.plans.actions import FORWARD, passes_of
 
 PRIORITIES: Final[Mapping[str, Callable[[float, Any], Any]]] = {
     "most-advanced": lambda tail_s, rest_s: tail_s,
@@ -34,35 +33,19 @@ BEST: Final = "best"
 
 
 def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
-    """An order in which no device idles while one of its passes is ready and may be held.
-
-    Where the devices' capacity stands in the way, fewer micro-batches at a time are let into the pipeline, from
-    one on, and the shortest order is kept: early ones that fill the first devices are in the way of others.
+    """Return an order in which no device idles while one of its passes is ready and may be held.
 
     Args:
         problem: What is to be ordered.
         priority: One of ``PRIORITIES``, or ``BEST``.
 
     Raises:
-        InfeasibleError: a device cannot even hold one micro-batch.
+        InfeasibleError: a stage may hold no micro-batch.
     """
-    check_room(problem)
-    free = _best(replace(problem, capacity=None), priority)
-    if fits(problem, free.rows):
-        return free
-    first = {chain.stages[0] for chain in problem.chains}
-    limits = limits_of(problem)
-    throttled = [
-        replace(
-            problem, in_flight=tuple(min(k, most) if s in first else most for s, most in enumerate(limits))
-        )
-        for k in range(1, max(limits[stage] for stage in first) + 1)
-    ]
-    return min((_best(problem, priority) for problem in throttled), key=attrgetter("makespan_s"))
-
-
-def _best(problem: Problem, priority: str) -> Ordering:
-    """The shortest order of the priorities in question, the first where several are as short."""
+    for stage, limit in enumerate(problem.in_flight or ()):
+        if limit < 1:
+            words = f"in_flight of stage {stage} is {limit}, must be at least 1"
+            raise InfeasibleError(words, "nothing may be in flight")
     lanes = lanes_of(problem)
     rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
     keys = [key for name, key in PRIORITIES.items() if priority in (name, BEST)]
@@ -93,7 +76,10 @@ class ListScheduler:
     def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
         self.problem, self.lanes, self.keys = problem, lanes, keys
         self.done = [0] * len(lanes)
-        self.room = Room(problem, lanes, self.done)
+        limits = problem.in_flight or (inf,) * len(problem.positions)
+        self.limits = [limits[lane.stage] if lane.kind == FORWARD else inf for lane in lanes]
+        ends = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind != FORWARD}
+        self.ends = [ends[lane.stage] for lane in lanes]
         self.due_s = [inf] * len(lanes)
         self.waiting_s: list[deque[float]] = [deque() for _ in lanes]
         devices = range(problem.num_devices)
@@ -133,7 +119,7 @@ class ListScheduler:
             self.due_s[first] = 0.0
             self.waiting_s[first] = deque([0.0] * (len(chain.micro_batches) - 1))
             first += 2 * len(chain.stages)
-        wakes, free_s, due_s, allows = self.wakes, self.free_s, self.due_s, self.room.allows
+        wakes, free_s, due_s, limits, ends = self.wakes, self.free_s, self.due_s, self.limits, self.ends
         lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
         while wakes:
             now, device = heappop(wakes)
@@ -145,7 +131,7 @@ class ListScheduler:
                     count = done[number]
                     key = keys[number][count]
                     first = key < best_key or best < 0 or (key == best_key and count < done[best])
-                    if first and allows(number):
+                    if first and count - done[ends[number]] < limits[number]:
                         best, best_key = number, key
             if best >= 0:
                 start(best, now)
@@ -181,15 +167,13 @@ def lower_bound_s(problem: Problem) -> float:
 
     Each device waits until work can reach it, runs it, and the rest of the chain follows: the largest of head +
     work + tail over all devices and thresholds, where the work is of all passes with at least that head and tail.
-    Caps on what devices hold may ask for more.
     """
     lanes = lanes_of(problem)
     heads_s, tails_s = heads(problem, lanes), tails(problem, lanes)
     passes: list[list[tuple[float, float, float]]] = [[] for _ in range(problem.num_devices)]
     for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
         passes[lane.device] += [(h, lane.duration_s, q) for h, q in zip(before, after, strict=True)]
-    busy_s = max(one_machine_s(of_device) for of_device in passes)
-    return max(busy_s, room_bound_s(problem, lanes, heads_s, tails_s))
+    return max(one_machine_s(of_device) for of_device in passes)
 
 
 def one_machine_s(passes: list[tuple[float, float, float]]) -> float:

@@ -4,13 +4,15 @@ Every micro-batch walks the *lanes* of its chain: the forward of each stage, the
 reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a fixed device map.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from profiles.errors import DeadlockError
-from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction, passes_of
+from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction, passes_of
 from strategies.plans.worklist import Step, walk
 
 
@@ -37,8 +39,6 @@ class Problem:
         chains: The pipelines; each stage belongs to one of them.
         forward_lag_s: From the end of a stage's forward to when the next stage of its chain may begin.
         backward_lag_s: From the end of a stage's backward to when the previous stage of its chain may begin.
-        capacity: Most activations, one of each stage and micro-batch, that a device may hold at once, from the start
-            of a forward to the end of its backward.
         in_flight: Most micro-batches that each stage may hold between its forward's start and its backward's end.
     """
 
@@ -48,7 +48,6 @@ class Problem:
     chains: tuple[Chain, ...]
     forward_lag_s: tuple[float, ...]
     backward_lag_s: tuple[float, ...]
-    capacity: int | None = None
     in_flight: tuple[int, ...] | None = None
 
     @property
@@ -197,7 +196,7 @@ def limits_of(problem: Problem) -> list[int]:
     """For each stage the most micro-batches that it may ever hold at once, at least 1."""
     most = max(len(chain.micro_batches) for chain in problem.chains)
     limits = problem.in_flight or (most,) * len(problem.positions)
-    return [max(1, min(limit, problem.capacity or limit)) for limit in limits]
+    return [max(1, limit) for limit in limits]
 
 
 class Pass(NamedTuple):
@@ -234,7 +233,7 @@ def follow(
 def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Ordering:
     """Return the times of an order: each pass starts as soon as its device and its input are there.
 
-    Whether it stays within the caps is not asked; see ``peak_held``.
+    Whether it stays within the limits is not asked; see ``fits``.
 
     Raises:
         DeadlockError: the order can never be carried out.
@@ -254,3 +253,34 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
         raise DeadlockError("deadlock: " + "; ".join(stuck))
     starts_s = tuple(tuple(start for _, start, _ in done) for done in spans)
     return Ordering(tuple(map(tuple, rows)), starts_s, max(done[-1][-1] for done in spans if done))
+
+
+def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
+    """Return whether an order keeps within the limits of a problem."""
+    for stage, limit in enumerate(problem.in_flight or ()):
+        kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]
+        if max(accumulate(1 if kind == FORWARD else -1 for kind in kinds), default=0) > limit:
+            return False
+    return True
+
+
+def peak_held(rows: Sequence[Sequence[StageAction]]) -> list[int]:
+    """Return the most activations of stages that each device holds at once in an order."""
+    steps = ((1 if action.kind == FORWARD else -1 for action in row) for row in rows)
+    return [max(accumulate(of_row), default=0) for of_row in steps]
+
+
+def most_in_flight(rows: Rows) -> list[int]:
+    """Return for each stage the micro-batches that it holds when its position is fullest."""
+    counts: Counter[int] = Counter()
+    for row in rows:
+        changes = [_ACTIVATIONS.get(action.kind, 0) for action in row]
+        held = list(accumulate(changes))
+        full = held.index(max(held))
+        for action, change in zip(row[: full + 1], changes, strict=False):
+            counts[action.stage] += change
+    return [counts[stage] for stage in range(max(counts) + 1)]
+
+
+_ACTIVATIONS: Final = {FORWARD: 1, BACKWARD: -1, BACKWARD_WEIGHT: -1}
+"""The activations that a pass adds to those its position holds."""

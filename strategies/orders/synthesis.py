@@ -15,9 +15,8 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError
-from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.problem import Ordering, Problem, evaluate, heads, lanes_of, limits_of, tails
+from strategies.orders.problem import Ordering, Problem, evaluate, fits, heads, lanes_of, limits_of, tails
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 CERTIFICATE: Final = "certificate"
@@ -253,7 +252,7 @@ class _Programme:
                     self._follow((freeing, index - limit), (number, index), self.duration[freeing])
 
     def _write_device(self, device: int) -> None:
-        """Let a device run one pass at a time (Eq. 7), and hold no more than it may."""
+        """Let a device run one pass at a time (Eq. 7)."""
         passes = [
             (number, index)
             for number, lane in enumerate(self.lanes)
@@ -261,16 +260,13 @@ class _Programme:
             if lane.device == device
         ]
         for slot in range(self.num_slots):
-            runs, held = list[tuple[float, Any]](), list[tuple[float, Any]]()
+            runs = list[tuple[float, Any]]()
             for number, index in passes:
                 first, last = self.windows[number][index]
                 begun = 1.0, self._z(number, index, slot)
                 ended = -1.0, self._z(number, index, slot - self.duration[number])
                 runs += [begun, ended] if first <= slot < last + self.duration[number] else []
-                held.append(begun if self.lanes[number].kind == FORWARD else ended)
             self._at_most(runs, 1.0)
-            if self.problem.capacity:
-                self._at_most(held, self.problem.capacity)
 
     def _rows(self) -> Rows:
         begun: list[list[tuple[int, StageAction]]] = [[] for _ in range(self.problem.num_devices)]

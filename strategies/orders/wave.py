@@ -6,9 +6,8 @@ Source: Liu et al., Hanayo: Harnessing Wave-like Pipeline Parallelism, 2023.
 from functools import lru_cache
 from typing import Final
 
-from strategies.orders.capacity import most_in_flight, peak_held
 from strategies.orders.list_scheduling import list_schedule
-from strategies.orders.problem import evaluate, wave_problem
+from strategies.orders.problem import evaluate, most_in_flight, peak_held, wave_problem
 from strategies.plans.actions import Rows
 
 LATE_BACKWARD: Final = (("balanced", 2.0),)
