@@ -50,7 +50,7 @@ from sim.serving.answers import answer
 from sim.serving.inputs import ask, price_of
 from sim.serving.options import ServingOptions
 from sim.serving.service import Asked
-from strategies.orders.whole import order_of
+from strategies.orders.named import order_of
 from strategies.pipelining.data_parallel import DataParallel
 from strategies.pipelining.mesh import doublings
 from strategies.plans.workloads import AUTO, RELIEF

@@ -6,7 +6,7 @@ import pytest
 
 from sim.replay import engine, memory
 from validate.__main__ import main
-from validate.closed_forms import pipelines, report, samplers
+from validate.closed_forms import families, report
 from validate.closed_forms.forms import Form
 from validate.closed_forms.report import closed_forms
 
@@ -37,14 +37,14 @@ def again():
     """Every form, replayed once more; nothing that was replayed with a planted error stays behind."""
 
     def red():
-        pipelines._replayed.cache_clear()
+        families._replayed.cache_clear()
         forms = closed_forms()
-        families = Counter(form.family for form in forms)
+        every = Counter(form.family for form in forms)
         wrong = Counter(form.family for form in forms if not form.holds)
-        return wrong, {family for family in families if wrong[family] == families[family]}
+        return wrong, {family for family in every if wrong[family] == every[family]}
 
     yield red
-    pipelines._replayed.cache_clear()
+    families._replayed.cache_clear()
 
 
 @pytest.mark.slow
@@ -65,12 +65,12 @@ def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothin
         yield from ((tensors, devices, trace.end_s) for tensors, devices, _ in uses(trace))
 
     monkeypatch.setattr(memory, "_uses", kept)
-    wrong, families = again()
+    wrong, whole = again()
     held = {f"{name}: activations held" for name in ("1f1b", "interleaved", "zero-bubble", "bidirectional")}
     timed = {form.family for form in forms if form.family.endswith((": seconds", "ratio", "time", "share"))}
     period = "PipeFusion: seconds of a step in the long run"
     assert set(wrong) == {*timed, period, *held}
-    assert families - held == timed
+    assert whole - held == timed
     assert sum(wrong[family] for family in {*timed, period}) == 154
     assert wrong[period] == 7
 
@@ -89,12 +89,12 @@ def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeyp
         return wiring
 
     monkeypatch.setattr(engine, "wire", losing)
-    wrong, families = again()
-    assert families == {"PULSE: bytes of one sample forwards"}
-    assert set(wrong) == {*families, "Bytes that a device sends in a step", "hybrid: bytes of messages"}
+    wrong, whole = again()
+    assert whole == {"PULSE: bytes of one sample forwards"}
+    assert set(wrong) == {*whole, "Bytes that a device sends in a step", "hybrid: bytes of messages"}
     assert wrong["hybrid: bytes of messages"] == sum(
-        form.family == "hybrid: bytes of messages" and form.expected > 0 for form in samplers.hybrid()
+        form.family == "hybrid: bytes of messages" and form.expected > 0 for form in families.hybrid()
     )
     assert wrong["Bytes that a device sends in a step"] == sum(
-        form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
+        form.setting.startswith("pipefusion") for form in families.sent_bytes()
     )

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError
 from sim.cli.flags import number, small_integer
+from strategies.orders.named import placed
 from strategies.orders.problem import Chain, Problem, peak_held, wave_positions
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, TIME_LIMIT_S, Synthesis, synthesize
-from strategies.orders.whole import placed
 from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
 

@@ -38,7 +38,7 @@ from sim.outcomes.runs import run_point, with_source
 from sim.outcomes.schedules import written
 from sim.report.results import command_of, speed_words
 from sim.report.views import Scaling, Sweep
-from strategies.orders.whole import order_of
+from strategies.orders.named import order_of
 from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
 from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL

@@ -11,9 +11,8 @@ from profiles.errors import InputError, counted
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound, uncut_bound
-from strategies.orders.named import one_forward_one_backward_order
+from strategies.orders.named import SPLIT, WHOLE, one_forward_one_backward_order, placed, whole
 from strategies.orders.problem import most_in_flight
-from strategies.orders.whole import SPLIT, WHOLE, placed, whole
 from strategies.pipelining.cutting import folded
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout, sharded

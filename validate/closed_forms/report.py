@@ -5,17 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from profiles.measuring.writing import grouped
-from validate.closed_forms import pipelines, samplers
+from validate.closed_forms import families
 from validate.closed_forms.forms import Form
 from validate.tables import Section, print_sections
 
 FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
-    pipelines.pipelines,
-    samplers.pipefusion,
-    samplers.sent_bytes,
-    samplers.hybrid,
-    pipelines.skips,
-)
+    families.pipelines, families.pipefusion, families.sent_bytes, families.hybrid, families.skips,
+)  # fmt: skip
 
 
 def closed_forms() -> list[Form]:
