@@ -146,7 +146,9 @@ class Stack:
 
     def rates_on(self, device: str) -> Shares:
         """The shares of a device's laws that its kernels reach, attention's by their generation."""
-        return replace(self.rates, attention=self.rates.attention * self.generation.share_on(device))
+        of = self.generation
+        share = of.share_of_newer if device in of.newer_on else of.share
+        return replace(self.rates, attention=self.rates.attention * share)
 
     def on_blocks_of(self, model: str) -> "Stack":
         """The stack as it fuses the backbones of a model."""
@@ -189,10 +191,6 @@ class Generation(NamedTuple):
     share_of_newer: float
     copies: int
     newer_on: tuple[str, ...]
-
-    def share_on(self, device: str) -> float:
-        """Share of a device's law that the kernels reach."""
-        return self.share_of_newer if device in self.newer_on else self.share
 
 
 @cache

@@ -14,8 +14,8 @@ Source: PULSE, section IV-B, Eq. 1 - 5 and Algorithm 1, with that wider choice o
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import xor
 from typing import Final, TypeAlias
@@ -187,8 +187,7 @@ def symmetric_partition(
     """
     pairs = cut_pairs(collocated_skips(skips, len(layer_s), num_stages, skip_bytes), len(layer_s))
     search, num_rings = _Search.over(layer_s, cut_s, *pairs), num_stages // 2
-    longest_s = _least_longest(search, num_rings, float(layer_s.sum()))
-    return search.most_even(longest_s).boundaries(num_rings)
+    return search.most_even(search.least(num_rings)).boundaries(num_rings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,23 +230,11 @@ class _Search:
         encoder, decoder = first + cut, second[:, ::-1] + cut[::-1]
         return cls(begins, ends, len(layer_s) - ends, encoder, decoder, first, second, np.maximum)
 
-    def up_to(self, longest_s: float) -> "_Search":
-        """The search without the stages that take longer."""
-        return self._with(lambda table: np.where(table <= longest_s, table, np.inf), self.combine)
-
     def most_even(self, longest_s: float) -> "_Search":
         """The search for the least sum of squares of stages that take no longer."""
-        return self._with(lambda table: np.where(table <= longest_s, table * table, np.inf), np.add)
-
-    def _with(self, change: Callable[[FloatArray], FloatArray], combine: np.ufunc) -> "_Search":
-        return replace(
-            self,
-            encoder=change(self.encoder),
-            decoder=change(self.decoder),
-            first=change(self.first),
-            second=change(self.second),
-            combine=combine,
-        )
+        tables = (self.encoder, self.decoder, self.first, self.second)
+        squares = (np.where(table <= longest_s, table * table, np.inf) for table in tables)
+        return _Search(self.begins, self.ends, self.end_rows, *squares, np.add)
 
     def least(self, num_rings: int) -> float:
         """The least cost of all stages together, infinite if there are not so many."""
@@ -290,21 +277,6 @@ class _Search:
         # backwards, from the middle cut to the begins before it
         grid = _extended(self.second.T[::-1], self.first[::-1, ::-1].T, self.combine)
         return grid[::-1][self.begins, self.end_rows]
-
-
-def _least_longest(search: _Search, num_rings: int, work_s: float) -> float:
-    """The least possible longest stage.
-
-    Stages above a limit are left out at first, which is quicker: what is found without them they cannot improve.
-    If nothing is found the limit rises.
-    """
-    limit_s = 1.1 * work_s / (2 * num_rings)
-    while 0 < limit_s < work_s:
-        longest_s = search.up_to(limit_s).least(num_rings)
-        if longest_s < np.inf:
-            return longest_s
-        limit_s *= 1.4
-    return search.least(num_rings)
 
 
 def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> FloatArray:
