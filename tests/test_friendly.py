@@ -4,12 +4,10 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 from making import brief
-from rich.console import Console
 
 from profiles.architectures.models import model_names
 from profiles.machines.clusters import cluster_names, load_cluster
@@ -17,7 +15,6 @@ from profiles.machines.devices import device_names, load_device
 from profiles.software.stacks import load_stack, stack_names
 from sim.cli.listing import SHELLS
 from sim.cli.main import COMMANDS
-from sim.report.blocks import Panel, write
 from strategies.registry import strategies_of
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -111,13 +108,6 @@ def test_completion_knows_commands_flags_and_names(tell):
 
 
 # How much is said
-
-
-def test_bars_are_of_letters_where_the_encoding_has_no_others():
-    file = TextIOWrapper(BytesIO(), "ascii", errors="replace")
-    write(Console(file=file, width=60), Panel("memory", [("used", "\N{FULL BLOCK}\N{LIGHT SHADE} 4 GiB")]))
-    file.flush()
-    assert b"#. 4 GiB" in file.buffer.getvalue()
 
 
 def test_quiet_leaves_nothing_on_stderr_but_errors(tell):

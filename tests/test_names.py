@@ -73,17 +73,6 @@ def test_a_name_that_several_begin_with_asks_which():
     assert known_name("model", "wan", model_names()) is None
 
 
-def test_no_two_names_or_aliases_differ_in_punctuation_alone():
-    for kind, names in NAMES.items():
-        letters = [re.sub(r"[\W_]", "", name) for name in (*names, *aliases(kind))]
-        alike = {one for one in letters if letters.count(one) > 1}
-        assert all(
-            len({aliases(kind).get(name, name) for name in (*names, *aliases(kind))
-                 if re.sub(r"[\W_]", "", name) == one}) == 1
-            for one in alike
-        ), kind  # fmt: skip
-
-
 @pytest.mark.parametrize("slip", ["--gpu", "--modle"])
 def test_a_slip_of_the_finger_gets_the_name_that_was_meant_alone(slip):
     assert re.fullmatch(r"did you mean --\w+\?", near_or_all(slip, ["--gpus", "--model", "--trace"]))

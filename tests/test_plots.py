@@ -16,7 +16,6 @@ from sim import plots
 from sim.outcomes.parts import replay, replay_parts
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.report.plots.charts import scale_logarithmically
 from sim.report.plots.space import ScalingInfo, Winner, WinnersInfo
 from sim.report.plots.sweep import SweepPoint
 from sim.report.plots.timeline import bar_kinds
@@ -338,13 +337,3 @@ def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
     assert winner.strategy == passed.best.strategy != passed.fastest_point().name
     assert plots.plot_memory_info(result) == plots.plot_memory_info(result.trace)
     assert plots.plot_timelines_info({"a": result}) == {"a": plots.plot_timeline_info(result.trace)}
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.8, 120.0), (24.0, 29.0)])
-def test_a_logarithmic_axis_has_ticks_in_sight_in_plain_numbers(low, high):
-    axes = Figure().subplots()
-    scale_logarithmically(axes, "y")
-    axes.set_ylim(low, high)
-    seen = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
-    assert 2 <= len(seen) <= 12
-    assert not any("e" in axes.yaxis.get_major_formatter()(tick) for tick in seen)

@@ -389,19 +389,15 @@ def server_line(result: Result, name: str) -> str:
 
 def _command(runtime: Runtime, values: dict[str, Any]) -> str:
     """Return a command line, a flag on each line."""
-    quoted = {name: _quoted(value) for name, value in values.items()}
+    texts = {name: " ".join(map(str, of)) for name, of in values.items() if isinstance(of, tuple)}
+    quoted = {
+        of: "" if value is True else texts.get(of) or shlex.quote(str(value)) for of, value in values.items()
+    }
     words = [filled(runtime.command, values)]
     for flag, text in runtime.flags.items():
         if stands(template := Template(text), values):
             words.append(f"{flag} {template.substitute(quoted)}".rstrip())
     return LINE.join(words)
-
-
-def _quoted(value: object) -> str:
-    """Return a value as a shell reads it."""
-    if value is True:
-        return ""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else shlex.quote(str(value))
 
 
 def _with_unset(text: str, options: Mapping[str, Any]) -> str:

@@ -232,9 +232,11 @@ class _Search:
 
     def most_even(self, longest_s: float) -> "_Search":
         """The search for the least sum of squares of stages that take no longer."""
-        tables = (self.encoder, self.decoder, self.first, self.second)
-        squares = (np.where(table <= longest_s, table * table, np.inf) for table in tables)
-        return _Search(self.begins, self.ends, self.end_rows, *squares, np.add)
+        encoder, decoder, first, second = (
+            np.where(table <= longest_s, table * table, np.inf)
+            for table in (self.encoder, self.decoder, self.first, self.second)
+        )
+        return _Search(self.begins, self.ends, self.end_rows, encoder, decoder, first, second, np.add)
 
     def least(self, num_rings: int) -> float:
         """The least cost of all stages together, infinite if there are not so many."""
