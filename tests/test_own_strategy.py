@@ -190,13 +190,3 @@ def test_a_name_or_a_parameter_that_cannot_be_one_is_refused(own):
     cls = dataclass(frozen=True)(written(**own, __annotations__=dict.fromkeys(own, int)))
     with pytest.raises(InputError, match=r"is named 'My Strat!', must|gpus is an argument of sim.run"):
         sim.run("sd21", cls, **SMALL)
-
-
-def test_a_strategy_in_equal_blocks_alone_is_swept_in_these():
-    @dataclass(frozen=True, slots=True)
-    class Equal(GPipe):
-        name = "equal"
-        partition: str = parameter("blocks", "how the backbone is cut", choices=("blocks",))
-
-    found = sim.sweep("sd21", strategy=Equal, workers=1, **SMALL)
-    assert found.best.parameters["partition"] == "blocks"
