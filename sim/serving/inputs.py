@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import profiles
-from profiles.costs.resolutions import sides_of
+from profiles.architectures.models import Model
+from profiles.costs.resolutions import named_size, sides_of
 from profiles.errors import DiffusimWarning, InputError, counted, shown, warn_caller, wrong
 from profiles.files import Table, read_rows
 from profiles.names import file_of, known_name, unknown_name
@@ -56,7 +57,7 @@ def ask(
         scenario = asked[0].scenario
         of = scenario.workload
         usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
-        kinds, trace = _kinds(options, usual)
+        kinds, trace = _kinds(options, usual, scenario.model)
         shapes = {kind.shape: kind.where for kind in reversed(kinds)}
         for shape, where in shapes.items():
             try:
@@ -81,15 +82,13 @@ def ask(
             raise wrong("pools", "needs seconds of each stage, which the table of `service` does not have")
         table = read_service(Path(str(options.service)))
         sites, title = [table], table.source
-        kinds, trace = _kinds(options, next(iter(table.rows))[1])
+        kinds, trace = _kinds(options, next(iter(table.rows))[1], None)
     for site in sites:
         site.price = price_of(options.price, site.name)
-    kinds = tuple(
-        replace(of, slo_s=of.slo_s * sites[0].alone_s(of.shape)) if of.times_alone else of for of in kinds
-    )
-    return f"{title}, serving on {fleet}", [
-        Question(site, options, chosen, kinds, trace, counts) for site in sites
-    ]
+    alone = sites[0].alone_s
+    every = tuple(replace(of, slo_s=of.slo_s * alone(of.shape)) if of.times_alone else of for of in kinds)
+    questions = [Question(site, options, chosen, every, trace, counts) for site in sites]
+    return f"{title}, serving on {fleet}", questions
 
 
 def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
@@ -108,13 +107,13 @@ def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
     return found
 
 
-def _kinds(options: ServingOptions, usual: Shape) -> tuple[Sequence[Kind], Trace | None]:
+def _kinds(options: ServingOptions, usual: Shape, model: Model | None) -> tuple[list[Kind], Trace | None]:
     """Return the classes of requests, and the trace where one is given."""
     trace, whose = None, ""
     if options.requests is not None:
         (kinds, trace), whose = read_trace(Path(options.requests), options.slo), "request has a deadline_s"
     elif options.mix is not None:
-        kinds, whose = read_mix(options.mix, usual, options.slo), "class has an slo"
+        kinds, whose = read_mix(options.mix, usual, options.slo, model), "class has an slo"
     else:
         kinds = [Kind(1.0, usual, *slo_of(options.slo))]
     if options.slo is not None and slo_of(options.slo) not in {(of.slo_s, of.times_alone) for of in kinds}:
@@ -172,12 +171,12 @@ def slo_of(value: float | str | None) -> tuple[float, bool]:
     return (inf if value is None else positive("slo", str(value)[:-1] or value if times else value)), times
 
 
-def read_mix(name: str, usual: Shape, slo: float | str | None) -> list[Kind]:
+def read_mix(name: str, usual: Shape, slo: float | str | None, model: Model | None) -> list[Kind]:
     """Return the classes of a mix, a shipped one or a file; what a class does not say is as usual."""
     table = Table.read(file_of("mix", name, TRAFFIC))
     for key in ("title", "source"):
         table.text(key, "-")
-    kinds = [_kind_of(of, usual, slo) for of in table.tables("class")]
+    kinds = [_kind_of(of, usual, slo, model) for of in table.tables("class")]
     table.finish()
     if not kinds:
         raise InputError(f"{table.where}: has no class")
@@ -188,7 +187,7 @@ def read_mix(name: str, usual: Shape, slo: float | str | None) -> list[Kind]:
     return kinds
 
 
-def _kind_of(of: Table, usual: Shape, slo: float | str | None) -> Kind:
+def _kind_of(of: Table, usual: Shape, slo: float | str | None, model: Model | None) -> Kind:
     """Return a class of a mix."""
     size, wanted = of.values().get("resolution"), of.values().get("slo", slo)
     for key, value in (("resolution", size), ("slo", wanted)):
@@ -198,7 +197,8 @@ def _kind_of(of: Table, usual: Shape, slo: float | str | None) -> Kind:
     share = of.positive("share", maximum=1)
     of.finish()
     try:
-        height, width = (usual.height, usual.width) if size is None else sides_of(str(size))
+        asked = (usual.width, usual.height) if size is None else str(size)
+        height, width = sides_of(asked if model is None else named_size(model, asked))
         number, times = slo_of(wanted)
     except InputError as error:
         raise InputError(f"{of.where}: {error}") from None
