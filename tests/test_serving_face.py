@@ -278,10 +278,12 @@ def test_bad_input_is_refused_in_one_line(capsys, files, words, says):
     assert err.startswith(f"sim: error: {says}")
 
 
-def test_an_slo_that_no_class_takes_is_told(capsys, files):
-    (files / "each.toml").write_text("[[class]]\nshare = 1\nslo = 9\n")
-    code, _, err = asked(capsys, "--rate 0.1 --slo 3 --mix each.toml --policy fcfs")
-    assert (code, "--slo is given, but every class has an slo of its own" in err) == (0, True)
+def test_a_class_may_name_the_size_of_a_video_and_an_slo_that_no_class_takes_is_told(capsys, files):
+    (files / "each.toml").write_text('[[class]]\nshare = 1\nslo = 999\nresolution = "480p"\n')
+    words = "--model wan2.1-1.3b --gpus 1 --rate 0.001 --slo 3 --mix each.toml --policy fcfs --duration 9000"
+    assert main(["serve", *words.split()]) == 0
+    out, err = capsys.readouterr()
+    assert "832x480 pixels" in out and "--slo is given, but every class has an slo of its own" in err
 
 
 @pytest.mark.parametrize(("file", "where"), [("sizes.csv", "sizes.csv:3"), ("sizes.toml", "sizes.toml")])
