@@ -53,5 +53,4 @@ def test_a_verdict_says_that_gpus_left_over_draw_other_images():
     videos = sim.run("ltx-video", "hybrid", "h100-ib", 4, steps=2, batch_size=4, pipeline_degree=2)
     assert "2 replicas of 2 GPUs, 2 videos each" in videos._repr_html_()
     together = sim.sweep(**ASKED, gpus=2, batch_size=4, strategy="ulysses", workers=1).verdict
-    assert " draw " not in str(together)
     assert "image_groups" not in together.to_json()

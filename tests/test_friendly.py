@@ -107,9 +107,6 @@ def test_completion_knows_commands_flags_and_names(tell):
             assert word in out, word
 
 
-# How much is said
-
-
 def test_quiet_leaves_nothing_on_stderr_but_errors(tell):
     loud = tell("sweep", "--model", "sd21", "--gpus", 2, "--strategy", "dp", "--json")
     quiet = tell("sweep", "--model", "sd21", "--gpus", 2, "--strategy", "dp", "--json", "-q")
