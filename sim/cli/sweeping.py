@@ -212,12 +212,10 @@ def _price_words(clusters: Clusters) -> str:
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     """Return a remark on which task the question is of, where no flag of that task alone says so; else empty."""
-    scenario = sweep.scenario
-    shared = {name for task in TASKS.values() if task.name != scenario.task for name in task.options}
-    telling = {name for name in TASKS[scenario.task].options if hasattr(options, name)} - shared
-    if options.task or options.strategy or given_parameters(options) or telling:
-        return ""
-    if scenario.task == "sample" or sampled_on(scenario.model) is None:
+    scenario, of_both = sweep.scenario, TASKS["sample"].options
+    telling = {name for name in TASKS["train"].options if hasattr(options, name) and name not in of_both}
+    told = options.task or options.strategy or given_parameters(options) or telling
+    if told or scenario.task == "sample" or sampled_on(scenario.model) is None:
         return ""
     return "this plans training; for inference add --steps 20"
 

@@ -134,10 +134,10 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
 
     waiting = [point for point in waiting if starts(point, scenario) == runs]
     limit, chosen, least = choice.best.score(objective), choice.point, facts(choice.point)
-    own: dict[str, float] = {}  # the fastest of the strategies of which it is
+    own = dict.fromkeys((chosen.name, choice.preferred.name), inf)  # the fastest of their strategies
     for of in points:
-        if of.name in (chosen.name, choice.preferred.name) and starts(of, scenario) == runs:
-            own[of.name] = min(own.get(of.name, inf), of.score(objective))
+        if of.name in own and starts(of, scenario) == runs:
+            own[of.name] = min(own[of.name], of.score(objective))
     alike = min((score(of) for of in choice.close if facts(of) == least), default=score(chosen))
     faster = (
         of

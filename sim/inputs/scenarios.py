@@ -142,6 +142,14 @@ def _sampling_flag(request: Request) -> str | None:
     return next((f"`{name}`" for name in request.options if name in says), None)
 
 
+def _note_task(request: Request) -> None:
+    """Tell that options of both tasks were taken for sampling where no other says so."""
+    training, sampling = ({*of.options, *fields_of(strategies_of(of.name).values())} for of in TASKS.values())
+    if not (request.task or request.strategies or (sampling - training).intersection(request.options)):
+        why = _sampling_flag(request)
+        warn_caller(f"{why} alone asks about sampling; `task` train asks about training", DiffusimNote)
+
+
 def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
     """Return the names of the parameters of strategies."""
     return {item.name for cls in classes for item in fields(cls)}  # type: ignore[arg-type]
@@ -187,14 +195,10 @@ def scenario_of(request: Request) -> AnyScenario:
         check_pixels(model, width, height)
         scenario = Scenario(model, cluster, workload, *rest)
     else:
-        implied = _sampling_flag(request) if request.task is None and request.strategies is None else ""
-        if implied and implied.strip("`") in TASKS["train"].options:
-            warn_caller(
-                f"{implied} alone asks about sampling; `task` train asks about training", DiffusimNote
-            )
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), options)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
         _check_included(scenario)
+        _note_task(request)
     _warn_of_times(model.for_task(task), scenario)
     for words in idle(cluster, gpus):
         warn_caller(words, DiffusimWarning)

@@ -14,10 +14,9 @@ from profiles.outputs import whole_file
 from sim.serving.fleet import Log, Plan
 
 BATCHES: Final = 3, 30
-"""Batches of consecutive requests by which an interval is found: at most the first where they are short, else at most
-the second; short ones are not independent."""
+"""Batches of consecutive requests by which an interval is found, at most: short ones, and those long enough."""
 OF_BATCH: Final = 100, 700
-"""Requests of a short batch at least, as a p99 of fewer is their slowest; and of one that is not short."""
+"""Requests of each at least: a p99 of fewer than 100 is their slowest; shorter ones than 700 are not independent."""
 
 STUDENT: Final = (
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
