@@ -19,7 +19,7 @@ from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
-from profiles.software.levers import FP8, HALF, device_in, levers, products_in, weight_bytes
+from profiles.software.levers import HALF, device_in, products_in, weight_bytes
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
 from strategies.scenario import Same, Scene, check_kinds, model_of_task
@@ -136,11 +136,6 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def weight_bytes(self) -> float:
         """Bytes of a parameter of the backbone."""
         return weight_bytes(self.workload.precision)
-
-    @cached_property
-    def exchanged_share(self) -> float:
-        """Bytes of what Ulysses exchanges over those in half precision."""
-        return 1.0 if self.workload.all_to_all == HALF else float(levers()["all_to_all"][FP8]["bytes"])
 
     def variants(self, num_groups: int, draws: str) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups and whoever draws: certain, and the work of all."""

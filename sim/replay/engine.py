@@ -163,7 +163,7 @@ class _Replay:
         self.chunks = {
             key: Chunks.of(of) for key, of in {id(of): of for of in self.collective_routes}.items()
         }
-        self.clocks = [0.0] * network.num_ports
+        self.clocks = [0.0] * len(network.ports)
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
         self.before = wiring.before

@@ -23,6 +23,7 @@ from profiles.architectures.kernels import Kernel
 from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.costs.kernel_times import merging
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
+from profiles.software.levers import FP8, HALF, levers
 from profiles.units import FloatArray
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import waits_s
@@ -120,7 +121,8 @@ def run_work(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> RunWork:
     """The work of a run of layers; the same for all teams of a grid."""
     merging = merged_s(scenario, grid, run) if grid.columns > 1 else (0.0, 0.0)
     padded = float(_fullest(scenario, grid.ulysses)[run.first : run.end].max(initial=1.0))
-    swollen = padded * scenario.exchanged_share
+    smaller = scenario.workload.all_to_all != HALF
+    swollen = padded * (levers()["all_to_all"][FP8]["bytes"] if smaller else 1.0)
     what = exchanged(scenario, run.first, run.end)
     return RunWork(run, what, *run_seconds(scenario, grid, run), merging, swollen)
 

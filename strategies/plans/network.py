@@ -54,15 +54,10 @@ class Network:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self._ranks = cache(placement.ranks)
-        self._ports: dict[Hashable, int] = {}
+        self.ports: dict[Hashable, int] = {}
         self.route = cache(self._route)
         self._group_of = cache(placement.group)
         self._collectives: dict[Hashable, CollectiveRoute] = {}
-
-    @property
-    def num_ports(self) -> int:
-        """Ports met so far."""
-        return len(self._ports)
 
     def _route(self, source: int, target: int) -> Route:
         placement = self.placement
@@ -77,7 +72,7 @@ class Network:
         return Route(ports, max([hold for _, hold in ports], default=0.0), placement.delay_s(one, two))
 
     def _port(self, key: Hashable) -> int:
-        return self._ports.setdefault(key, len(self._ports))
+        return self.ports.setdefault(key, len(self.ports))
 
     def collective(self, collective: Collective) -> CollectiveRoute:
         """Return the route of a collective: its ports, seconds and bytes.

@@ -23,16 +23,13 @@ def run_closed_forms(options: argparse.Namespace) -> int:
     """Print the summary, and all values or those that differ; return 1 where one does."""
     forms = closed_forms()
     shown = forms if options.all else [form for form in forms if not form.holds]
-    print_sections([summary(forms), *sections(shown)])
+    families = grouped(shown, lambda one: one.family)
+    print_sections([summary(forms), *(_section(family, of) for family, of in families.items())])
     return int(not all(form.holds for form in forms))
 
 
-def sections(forms: Iterable[Form]) -> list[Section]:
-    """One table per family."""
-    return [_section(family, of) for family, of in grouped(forms, lambda one: one.family).items()]
-
-
 def _section(family: str, forms: Sequence[Form]) -> Section:
+    """One table of a family."""
     rows = []
     for one in forms:
         numbers = (f"{one.expected:.7g}", f"{one.simulated:.7g}", f"{one.error:+.1e}")

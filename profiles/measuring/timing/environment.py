@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,11 +35,20 @@ def environment(device: torch.device) -> dict[str, Value]:
     return {
         **machine,
         "gpu": properties.name,
+        "driver": _driver(),
         "memory_GiB": round(properties.total_memory / GIB, 2),
         "multiprocessors": properties.multi_processor_count,
         "cuda": torch.version.cuda or NOT_READ,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
+
+
+def _driver() -> str:
+    """Version of the GPU's driver, as ``nvidia-smi`` says."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(asked, text=True).split()[0]
+    return NOT_READ
 
 
 def device_name(device: torch.device) -> str:
