@@ -9,9 +9,10 @@ from making import simulate_everything, swept
 
 import sim
 from profiles.architectures.models import load_model
+from profiles.costs.bands import Band
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
-from sim.explore.choices import PREFERRED, SLACK, choose, contender
+from sim.explore.choices import PREFERRED, SLACK, choose, contender, is_wide
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -116,6 +117,17 @@ def test_a_point_that_rules_out_the_preferred_one_is_looked_up_also_where_anothe
     assert choose(points, scenario, "throughput").preferred is points[2]
     waiting = Point(zero3.source.strategy, "zero3", bound_s=1.001, least_memory_bytes=43 * GIB)
     assert contender([*points, waiting], scenario, "throughput") is waiting
+
+
+def test_a_simpler_point_of_a_far_wider_error_takes_no_place_by_a_tie():
+    ddp, zero3, _ = STARTED
+    for spread, chosen in ((0.3, "ddp"), (1.5, "zero3")):
+        wide = replace(ddp.uncertainty, band=Band.within(spread), own=spread)
+        slower = replace(zero3.expected, duration_s=1.03 * zero3.iteration_s)
+        results = zero3, replace(ddp, uncertainty=wide, expected=slower)
+        points = [Point(of.source.strategy, of.strategy, result=of) for of in results]
+        assert is_wide(points[1], points[0]) == (chosen == "zero3")
+        assert choose(points, zero3.source.scenario, "throughput").point.name == chosen
 
 
 def test_everything_that_names_the_answer_names_the_same(capsys):

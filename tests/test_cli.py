@@ -291,7 +291,6 @@ REFUSED = [
     ("run", "arguments are required: --model, --strategy"),
     ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; did you mean --gpus?\n"),
     ("run --model sd21 --strategy ddp --json=yes", "--json: ignored explicit argument 'yes'"),
-    ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     # names
     ("run --model nope --strategy ddp", "unknown model 'nope'; choose from "),
     ("run --model sd21 --strategy nope", f"unknown strategy 'nope'; choose from {STRATEGIES}"),
@@ -303,9 +302,7 @@ REFUSED = [
     ("run --model sd21 --strategy 1f1b --fill partial", "1f1b has no parameter --fill; it has --pipeline-degree, "),
     # numbers
     ("run --model sd21 --strategy ddp --gpus 1000000000", "--gpus is 1000000000, but cluster p4de has at most "),
-    ("run --model sd21 --strategy ddp --device=", "--device is '', must be a name or a path"),
     ("run --model sd21 --strategy fsdp --gpus 8 --shard-size 3", "error: --shard-size 3 does not divide --gpus 8"),
-    ("run --model sd21 --strategy ddp --gpus x", "--gpus is 'x', must be an integer"),
     ("run --model sd21 --strategy ddp --self-conditioning nan", "--self-conditioning is nan, must be between 0 and 1"),
     # points that do not exist
     (
@@ -321,9 +318,6 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --overlap bucket", "--overlap is 'bucket', did you mean buckets? must be"),
     ("clusters show", "NAME must be given; choose from a10"),
     ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a10"),
-    ("clusters show p4de --json", "--json is of the list"),
-    # numbers of GPUs
-    ("sweep --model sd21 --gpus 64-8", "--gpus is '64-8', "),
     ("sweep --model sd21 --gpus 20", "is 20, must be a multiple of the 8 of a node, such as 16, 24 or --nodes 4x5"),
     ("run --model pixart --strategy single --steps 2 --include vae", "did you mean vae_encoder or vae_decoder?"),
     ("run --model sd21 --strategy ddp --frozen cached:vae_encoder,vae_encoder", "each once, such as cached:"),
@@ -363,7 +357,6 @@ REFUSED = [
     ("schedule --model pixart --strategy pipefusion --format torch", "--format is 'torch', which has no word for"),
     # resolutions
     ("run --model uvit-h --strategy ddp --resolution 512", "width(512) is above 256, the largest side of uvit-h"),
-    ("run --model sd21 --strategy ddp --resolution 512x", "is '512x', must be pixels such as 1024, or width and "),
     ("run --model pixart --strategy single --resolution 720p", "--resolution is 720p, but pixart draws images, must"),
     ("run --model pixart --strategy single --resolution 65536", "4,096 times the pixels of the 1024 of pixart, must"),
     # what-ifs
@@ -391,15 +384,9 @@ REFUSED = [
     (f"{DDP} --offload layers:3", "--offload is layers:3, which needs frozen weights: --trainable lora:RANK"),
     (f"{DDP} --offload optimizer --memory-recipe adafactor", "nothing steps adafactor on a host"),
     # frames
-    *(
-        (f"{start} --model {model} --frames {frames}", problem)
-        for start in ("run --strategy single", "sweep --gpus 8")
-        for model, frames, problem in (
-            ("wan2.1-1.3b", 80, "--frames is 80, must be 1 more than a multiple of 4, such as 5 or 17, for wan2"),
-            ("sd21", 9, "--frames is 9, but sd21 draws images, which have one"),
-            ("wan2.1-1.3b", 65537, "--frames is 65537, must be at most 65536"),
-        )
-    ),
+    ("run --strategy single --model wan2.1-1.3b --frames 80", "80, must be 1 more than a multiple of 4, such as 5"),
+    ("sweep --gpus 8 --model sd21 --frames 9", "--frames is 9, but sd21 draws images, which have one"),
+    ("sweep --gpus 8 --model wan2.1-1.3b --frames 65537", "--frames is 65537, must be at most 65536"),
     # runtimes
     (f"{FLUX} --strategy pipefusion --patches 16 --runtime xdit", "patches(16) must be pipeline_degree(4), as "),
     (f"{FLUX} --strategy pipefusion --runtime xdiz", "unknown runtime 'xdiz'; did you mean xdit? choose from accele"),

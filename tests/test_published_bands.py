@@ -5,8 +5,10 @@ from math import log
 
 import pytest
 
+import sim
 from profiles.costs.bands import BANDS, Circumstances, load_bands, read_bands
 from profiles.costs.trust import own_misses
+from sim.report.results import origin_lines
 from validate.published.bands import (
     Miss,
     Misses,
@@ -148,7 +150,6 @@ def test_a_models_own_numbers_are_our_times_over_the_published_by_device():
         ("sample", "sdxl", A100, "3", "0.5000", "1.1000"),
         ("sample", "sdxl", L20, "1", "1.5000", "1.5000"),
     ]
-    words = own_misses("sample", "qwen-image", "h100-80gb-sxm")
-    assert (
-        words == "qwen-image itself, our time over the published, by device: +8% to +28% on a100-80gb-sxm (5)"
-    )
+    words = "qwen-image itself, our time over the published, by device: +8% to +28% on a100-80gb-sxm (5)"
+    assert own_misses("sample", "qwen-image", "h100-80gb-sxm") == words
+    assert ("trust", words) in origin_lines(sim.run("qwen-image", "single", "h100-nvlink-8", 1, steps=2))

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, flag_value, shown
 from profiles.files import Row, read_json, read_text
+from profiles.mappings import FrozenMapping
 from profiles.software.reserved import room_bytes
 from sim.explore.answers import Bounds
 from sim.explore.store import StoreFile
@@ -129,7 +130,7 @@ class NamedRows(NamedTuple):
     name: str
     rows: Sequence[object]
     objective: str = ""
-    held: Mapping[str, str] = {}
+    held: Mapping[str, str] = FrozenMapping()
 
     def __str__(self) -> str:
         return self.name

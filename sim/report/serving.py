@@ -50,11 +50,10 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
     else:
-        told = dict(origin_lines(result))
-        if "runs in" in told:
-            more = "; slower than said above" * told["runs in"].startswith("without ")
-            told["runs in"] = told["runs in"] + more if starts(serving.best) else NO_RUNTIME_TODAY
-        lines += told.items()
+        for word, words in origin_lines(result):
+            more = "; slower than said above" * (word == "runs in" and words.startswith("without "))
+            nowhere = word == "runs in" and not starts(serving.best)
+            lines.append((word, NO_RUNTIME_TODAY if nowhere else words + more))
     return ServingVerdict(Panel(serving.title, lines))
 
 
