@@ -64,7 +64,7 @@ def winner(question: Question) -> tuple[Question, dict[str, Any]]:
     """Return the recommended point of a sweep, and the per cent that the plain choice loses; or why there is none."""
     task, model, cluster, gpus = question
     try:
-        sweep = sim.sweep(model, cluster, gpus, task=task, top=1)
+        sweep = sim.sweep(model, cluster, gpus, task=task, top=1, workers=1)
         point, best = sweep.best_point(), sweep.best
     except DiffusimError as error:
         return question, {"none": str(error).split(": ")[-1] if "feasible" in str(error) else str(error)}
