@@ -43,7 +43,8 @@ def _numbers_of(made: type[Any]) -> tuple[tuple[str, bool, bool], ...]:
 def check_number(owner: str, key: str, value: float, span: Span = FINITE, *, whole: bool = False) -> None:
     """Refuse anything but a number in a span, or an integer."""
     least, most = span
-    if not is_number(value) or (whole and not isinstance(value, Integral)):
+    plain = type(value) is int or (type(value) is float and not whole)  # abstract classes are slow to ask
+    if not plain and not (is_number(value) and (isinstance(value, Integral) or not whole)):
         raise InputError(f"{owner}: {key} is {shown(value)}, must be {'an integer' if whole else 'a number'}")
     if least <= value <= most:
         return

@@ -15,6 +15,11 @@ VIDEOS = {"model": "wan2.1-14b", "cluster": "h100-ib", "strategy": "fsdp", "chec
 """The shipped mixtures are of its shapes."""
 
 
+@pytest.fixture(scope="module")
+def found():
+    return sim.balance(**VIDEOS, gpus=8, shapes="images-and-videos")
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 1)), min_size=2, max_size=3), st.integers(1, 5))
 def test_the_slowest_of_some_ranks_is_the_mean_over_everything_that_they_may_draw(shapes, ranks):
     seconds, weights = zip(*shapes, strict=True)
@@ -24,9 +29,8 @@ def test_the_slowest_of_some_ranks_is_the_mean_over_everything_that_they_may_dra
     assert slowest_s(seconds, shares, ranks) == pytest.approx(mean, rel=1e-9)
 
 
-def test_two_shapes_follow_their_closed_forms():
+def test_two_shapes_follow_their_closed_forms(found):
     """Of n ranks none draws the slow shape of share p with probability (1 - p)^n."""
-    found = sim.balance(**VIDEOS, gpus=8, shapes="images-and-videos")
     fast_s, slow_s = (result.iteration_s for result in found.results)
     ways = {way.name: way for way in found.ways}
     none = 0.5**8
@@ -36,8 +40,7 @@ def test_two_shapes_follow_their_closed_forms():
     assert ways["random"].waiting == pytest.approx(waiting, rel=1e-12)
 
 
-def test_larger_batches_of_fast_shapes_keep_the_shares_of_samples_and_the_slowest_iteration():
-    found = sim.balance(**VIDEOS, gpus=8, shapes="images-and-videos")
+def test_larger_batches_of_fast_shapes_keep_the_shares_of_samples_and_the_slowest_iteration(found):
     way = next(way for way in found.ways if way.name == "larger batches")
     batch = int(way.does.split(" of ")[1].split(",")[0])
     image = {"resolution": "832x480", "frames": 1}
@@ -84,9 +87,8 @@ def test_a_mixture_of_lengths_makes_ranks_wait_39_percent_and_dividing_long_samp
     assert ways["random"].waiting == pytest.approx(0.39, abs=0.01)
     assert ways["sequence parallel"].waiting < 0.2
     assert ways["sequence parallel"].samples_per_s > 1.2 * ways["random"].samples_per_s
-    assert ways["packed"].samples_per_s == pytest.approx(
-        ways["random"].samples_per_s
-    )  # a sample a rank: nothing to pack
+    # a sample a rank: nothing to pack
+    assert ways["packed"].samples_per_s == pytest.approx(ways["random"].samples_per_s)
 
 
 def test_packing_evens_out_several_samples_a_rank(tmp_path: Path):

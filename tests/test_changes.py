@@ -15,13 +15,14 @@ HELD = ("pixart", "a100-nvlink-8", 4, {"resolution": 1024, "steps": 4, "ulysses_
 XDIT = ("flux-dev", "h100-ib", 4, {"steps": 4, "runtime": "xdit"})
 
 
-SLOW = pytest.mark.slow
+LONG = (pytest.mark.slow, pytest.mark.long)
 QUESTIONS = [
-    pytest.param("sd21", "p4de", 64, {}, marks=SLOW),
-    pytest.param("pixart", "l20-pcie-8", 8, {"resolution": 2048, "steps": 20}, marks=SLOW),
-    pytest.param("flux-dev", "h100-ib", 16, {}, marks=SLOW),
-    pytest.param("wan2.1-14b", "l20-pcie-8", 8, {"steps": 8}, marks=SLOW),
-    pytest.param("flux-dev", "h100-ib", 16, {"steps": 8, "include": "all"}, marks=SLOW),
+    pytest.param("sd21", "p4de", 64, {}, marks=LONG),
+    pytest.param("pixart", "l20-pcie-8", 8, {"resolution": 2048, "steps": 20}, marks=LONG),
+    pytest.param("flux-dev", "h100-ib", 16, {}, marks=LONG),
+    pytest.param("wan2.1-14b", "l20-pcie-8", 8, {"steps": 8}, marks=LONG),
+    pytest.param("flux-dev", "h100-ib", 16, {"steps": 8, "include": "all"}, marks=LONG),
+    pytest.param("sd21", "p4de", 8, {}, marks=pytest.mark.slow),
     L40,
     HELD,
     XDIT,

@@ -36,16 +36,17 @@ LARGE = (
     *("flux2-klein-base-4b", "flux2-klein-base-9b", "hunyuanimage-2.1", "hunyuanimage-2.1-distilled"),
     *("hunyuanimage-3", "ltx-2", "flux-kontext", "hunyuanvideo-1.5", "cosmos-predict2-2b"),
     "cosmos-predict2-14b",
-)
-"""Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
-SIZES = (
     *("hunyuan-3b", "sdv2-1.7b", "sdv2-2.5b", "sdv2-4.6b", "sdv2-7.2b", "uvit-1b", "uvit-2.7b", "uvit-6b"),
     *("cdm-lsun", "sana-1.6b", "sana-sprint-1.6b", "sd-turbo", "sdxl-turbo", "sdxl-lightning"),
 )
-"""Other sizes of the classes of those that are recounted."""
+"""Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in LARGE + SIZES])
+QUICK = ("cdm-imagenet", "pixart", "uvit-h")
+OTHERS = [name for name in ARCHITECTURES if name not in QUICK + LARGE]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_the_committed_folder_is_what_is_counted(name):
     recount = count_model(architecture(name))
     texts = {str(path): text for path, text in folder_texts(name, recount).items()}
@@ -189,6 +190,7 @@ def test_hunyuan_carries_text_and_time_over_every_cut_as_pulse_prints():
     assert 14 * cut / 2**20 == pytest.approx(95.29, abs=0.005)
 
 
+@pytest.mark.long
 def test_an_autoencoder_that_takes_frames_in_turn_does_in_all_what_its_class_does():
     with torch.device("meta"):
         net = AutoencoderKLWan(**plain("wan2_2_vae")).eval()
@@ -220,10 +222,8 @@ def test_controlnets_decoder_reads_what_the_locked_encoder_hands_over():
     locked = model.components[2].layers
     outputs = [layer for layer, later in pairwise(locked) if layer.block < later.block] + [locked[-1]]
     reads = model.reads_of(3, 2)
-    assert (len(outputs), len(reads)) == (
-        13,
-        12,
-    )  # the first decoder layer reads a skip and the middle's output
+    # the first decoder layer reads a skip and the middle's output
+    assert (len(outputs), len(reads)) == (13, 12)
     assert sum(size for _, size in reads) == sum(layer.output_bytes for layer in outputs)
     targets = {skip.target: model.components[3].layers[skip.source] for skip in model.components[3].skips}
     for layer, size in reads[1:]:

@@ -28,18 +28,17 @@ def content_of(value: object) -> str:
     return blake2b(written.encode(), digest_size=8).hexdigest()
 
 
+_fields_of = cache(fields)
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__qualname__, *(getattr(value, item.name) for item in _fields_of(type(value)))
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, np.generic):
-        return value.item()
-    if not is_dataclass(value) or isinstance(value, type):
-        raise InputError(
-            f"{shown(value)} is of type {type(value).__name__}, must be a number, text or dataclass"
-        )
-    return type(value).__qualname__, *(getattr(value, item.name) for item in fields(value))
+    if isinstance(value, bytes | np.generic):
+        return value.hex() if isinstance(value, bytes) else value.item()
+    raise InputError(f"{shown(value)} is of type {type(value).__name__}, must be a number, text or dataclass")
 
 
 @lru_cache(maxsize=64)
