@@ -225,7 +225,7 @@ def test_a_module_is_a_model_that_runs():
             sim.count(module, inputs)
 
 
-@pytest.mark.parametrize("shipped", ["pixart", "sd3-medium"])
+@pytest.mark.parametrize("shipped", ["pixart", pytest.param("sd3-medium", marks=pytest.mark.long)])
 def test_a_module_exchanges_and_grows_as_the_shipped_model_of_its_class(shipped, tmp_path):
     of = architecture(shipped)
     spec = next(spec for spec in of.components if spec.trainable)
