@@ -12,6 +12,8 @@ from sim.report.changes import Change
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
 HELD = ("pixart", "a100-nvlink-8", 4, {"resolution": 1024, "steps": 4, "ulysses_degree": 2})
+HALF = {"strategy": "fsdp,interleaved", "batch_size": 64, "link": "inter=0.5x"}
+CACHED = {"frozen": "cached", "strategy": "fsdp,zero3,1f1b"}
 XDIT = ("flux-dev", "h100-ib", 4, {"steps": 4, "runtime": "xdit"})
 
 
@@ -27,8 +29,8 @@ QUESTIONS = [
     HELD,
     XDIT,
     *((*PIXART[:3], PIXART[3] | {"objective": objective}) for objective in ("memory", "cost", "pareto")),
-    ("sd21", "p4de", 16, {"strategy": "fsdp,interleaved", "batch_size": 64, "link": "inter=0.5x"}),
-    ("sd3.5-large", "p4de", 16, {"frozen": "cached", "strategy": "fsdp,zero3,1f1b"}),
+    pytest.param("sd21", "p4de", 16, HALF, marks=pytest.mark.slow),
+    pytest.param("sd3.5-large", "p4de", 16, CACHED, marks=pytest.mark.slow),
     ("flux-dev", "p4de", 16, {"batch_size": 64, "strategy": "1f1b", "memory": "86GiB"}),
     ("hunyuan-1.5b", "p4de", 8, {"batch_size": 64, "memory": "24GiB", "strategy": "ddp,fsdp,1f1b,pulse"}),
 ]

@@ -51,7 +51,7 @@ def facts(point, scenario):
 
 
 def test_no_other_point_within_the_error_is_preferred_and_the_headline_is_nearly_the_fastest_that_runs():
-    sweep = sim.sweep("flux-dev", "h100-nvlink-8", 4, steps=8, workers=1)
+    sweep = sim.sweep("flux-dev", "h100-nvlink-8", 8, steps=28, workers=1)
     choice, verdict = sweep.choice(), sweep.verdict
     assert starters(choice.point, sweep.scenario)
     running = [of for of in sweep.ranked() if of.status == "simulated" and starters(of, sweep.scenario)]
