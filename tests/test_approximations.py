@@ -48,7 +48,7 @@ def test_a_verdict_says_that_gpus_left_over_draw_other_images():
     groups = 4 // sweep.best.parameters["guidance_degree"] // sweep.best.parameters["ulysses_degree"]
     assert groups == 2  # the other degrees are 1
     speed = next(at for at, (word, _) in enumerate(sweep.verdict.lines) if word == "speed")
-    assert sweep.verdict.lines[speed + 1] == ("", "2 replicas of 2 GPUs, 1 image each")
+    assert sweep.verdict.lines[speed + 1] == ("", "2 replicas of 2 GPUs, one image each")
     assert sweep.verdict.to_json()["image_groups"] == groups
     videos = sim.run("ltx-video", "hybrid", "h100-ib", 4, steps=2, batch_size=4, pipeline_degree=2)
     assert "2 replicas of 2 GPUs, 2 videos each" in videos._repr_html_()

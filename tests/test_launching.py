@@ -2,14 +2,17 @@
 
 import ast
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import fields
 from inspect import signature
 from itertools import product
 from math import prod
+from pathlib import Path
 from string import Template
 
 import pytest
@@ -339,6 +342,33 @@ def test_the_order_that_is_launched_is_that_of_the_schedule_in_lines_to_read(str
     assert [",".join(row) for row in here["ORDER"]] == sim.schedule(
         strategy, **shape, format="torch"
     ).text.splitlines()
+
+
+def test_replicas_are_a_process_of_one_gpu_each_in_what_starts_one(tmp_path):
+    asked = {"strategy": "hybrid", "cluster": "h100-ib", "gpus": 16, "batch_size": 32, "steps": 2}
+    models = {"sdxl": 2, "wan2.1-1.3b": 4, "flux-dev": 5, "pixart": 2}
+    for model, count in models.items():
+        result = sim.run(model, **asked)
+        alone = sim.run(model, "single", "h100-ib", 1, batch_size=2, steps=2)
+        assert {*runtimes_of(result)} == {*runtimes_of(alone)} and len(runtimes_of(result)) == count
+        for name in {*runtimes_of(result)} - {"xdit", "xdit-scripts"}:  # which have a flag of their own
+            launch = sim.launch(result, runtime=name)
+            assert launch.text == launch.files["run.sh"].partition("\n")[2] or len(launch.files) > 1
+            assert "REPLICA" in launch.files["sample.py" if "sample.py" in launch.files else "run.sh"]
+    assert "--data_parallel_degree 16" in sim.launch("flux-dev", **asked, runtime="xdit").text
+    assert ("", "16 replicas, 2 images each") in panel_of(result).lines
+    sim.launch("sdxl", **asked, runtime="diffusers").write(tmp_path)
+    assert "num_images_per_prompt=2," in (tmp_path / "sample.py").read_text()
+    recorded = 'import os\nof = os.environ\nprint(of["CUDA_VISIBLE_DEVICES"], of["REPLICA"])\n'
+    (tmp_path / "sample.py").write_text(recorded + 'exit(of["REPLICA"] == "17")\n')
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for node, code in (("1", 0), ("2", 1), (None, 1)):
+        env = {"PATH": path, **({} if node is None else {"NODE_RANK": node})}
+        start = ["bash", tmp_path / "run.sh"]
+        ran = subprocess.run(start, check=False, capture_output=True, text=True, env=env)
+        lines = [] if node is None else [f"{gpu} {8 * int(node) + gpu}" for gpu in range(8)]
+        assert (ran.returncode > 0, sorted(ran.stdout.splitlines())) == (code, lines)
+    assert node or "run it on every node" in ran.stderr
 
 
 # Options

@@ -135,6 +135,16 @@ def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
     assert (tmp_path / "image.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_the_script_of_replicas_draws_another_image_in_each(tmp_path, ranks):
+    asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
+    sim.launch(**asked, strategy="hybrid", batch_size=2, runtime="diffusers").write(tmp_path)
+    for replica in range(2):
+        ranks(tmp_path, "sample.py", 1, f"{TINY_FLUX}\nimport os; os.environ['REPLICA'] = '{replica}'")
+    one, other = ((tmp_path / f"image{replica}.png").read_bytes() for replica in range(2))
+    assert one.startswith(b"\x89PNG") and one != other
+
+
 # What is written
 
 

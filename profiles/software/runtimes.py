@@ -19,6 +19,8 @@ from profiles.software.stacks import DEFAULT_STACK
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
 OF_HEADS: Final = "heads"
 """The option of sampling that rules speak of where degrees alone do not divide the heads."""
+ALONE: Final = "single"
+"""The strategy of one GPU."""
 UNCHECKED: Final = "not checked"
 """Stands for the version where the source was not read."""
 
@@ -37,6 +39,12 @@ class Case:
     parameters: Mapping[str, Any] = field(default_factory=FrozenMapping)
     gpus: int = 1
     groups: int = 1
+
+    @property
+    def replica(self) -> "Case | None":
+        """One of the GPUs, where each draws images of its own; None where any two share an image."""
+        apart = self.gpus > 1 and self.parameters.get("data_degree") == self.gpus
+        return Case(self.model, ALONE) if apart else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +145,12 @@ class Runtime:
 
     def refusal(self, case: Case) -> str:
         """Return the rule that a point breaks, in words; empty where the runtime runs it."""
-        reason = self._broken(case)
+        reason = "" if self.replicates(case) else self._broken(case)
         return f"{self.name} ({self.version}) does not run it: {reason}" if reason else ""
+
+    def replicates(self, case: Case) -> bool:
+        """Return whether it runs a point only as processes of their own, one for each GPU."""
+        return case.replica is not None and not self._broken(case.replica) and bool(self._broken(case))
 
     def unknown(self, model: str) -> str:
         """Return why it does not run a model, in words: it does not know it; empty where it does."""
@@ -204,5 +216,5 @@ def _rule(rows: dict[str, Any]) -> Rule:
 
 def runs_in(task: str, case: Case) -> tuple[str, ...]:
     """Return the names of the runtimes of a task that run a point."""
-    having = ((name, one) for name, one in all_runtimes().items() if case.strategy in one.rules)
-    return tuple(name for name, one in having if one.task == task and not one.refusal(case))
+    of_task = (one for one in all_runtimes().values() if one.task == task)
+    return tuple(one.name for one in of_task if not one.refusal(case))

@@ -26,7 +26,7 @@ from profiles.mappings import FrozenMapping
 from profiles.outputs import check_new, write_files
 from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
-from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
+from profiles.software.runtimes import ALONE, RUNTIMES, UNCHECKED, Runtime, find_runtime
 from profiles.software.stacks import load_stack
 from profiles.units import GIB
 from sim.api import run, sweep
@@ -42,6 +42,7 @@ from strategies.orders.named import order_of
 from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
 from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL
+from strategies.registry import make
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 from strategies.training.replicas import Zero2
@@ -56,6 +57,14 @@ BENCHMARK: Final = (
 )
 UNSTARTED: Final = ", where its flags were read; no test starts it, and later ones are unchecked"
 ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+APART: Final = """replicas=
+for gpu in {gpus}; do
+    export CUDA_VISIBLE_DEVICES=$gpu REPLICA={number}
+    {command} &
+    replicas="$replicas $!"
+done
+for replica in $replicas; do wait "$replica" || exit 1; done"""
+"""Lines of a shell that start a process for each GPU of a node, and fail where one of them does."""
 LINE: Final = " \\\n    "
 """Between the flags of a command."""
 ASKS: Final = {
@@ -67,17 +76,18 @@ COUNTED: Final = Path(profiles.__file__).parent / "measuring" / "counting"
 """Where the configurations of the shipped models stand, and how each is called."""
 
 
-def values_of(result: Result, runtime: Runtime) -> dict[str, Any]:
-    """Return the values that a launch of a result in a runtime is filled with."""
+def values_of(result: Result, runtime: Runtime, *, apart: bool = False) -> dict[str, Any]:
+    """Return the values that a launch of a result, or of a replica apart, in a runtime is filled with."""
     assert result.source is not None
     strategy, scenario = result.source.strategy, result.source.scenario
     gpus, name = result.num_gpus, scenario.model.name
     nodes = ceil(gpus / scenario.cluster.devices_per_node)
     where = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" * (nodes > 1)
-    torchrun = f"torchrun{where} --nproc-per-node {gpus // nodes}"
+    torchrun = f"torchrun{where or ' --standalone' * apart} --nproc-per-node {gpus // nodes}"
     asked: tuple[Any, ...] = (scenario.workload, strategy)
     values = {item.name: getattr(of, item.name) for of in asked for item in fields(of)} | {
         "always": True,
+        "apart": apart,
         "model": {**(runtime.models or {}), **runtime.alone}.get(name),
         "gpus": gpus,
         "nodes": nodes,
@@ -308,14 +318,18 @@ def launch(
 def launch_of(result: Result, runtime: Runtime) -> Launch:
     """Return the launch of a result in a runtime."""
     assert result.source is not None
-    if refused := runtime.refusal(case_of(result.source.strategy, result.source.scenario)):
+    case, each = case_of(result.source.strategy, result.source.scenario), result
+    if refused := runtime.refusal(case):
         raise InputError(refused)
-    values = values_of(result, runtime)
-    unset = unset_options(result, runtime, values)
-    if lacks := needed(runtime, result, unset):
+    if apart := runtime.replicates(case):
+        each = _replica(result)
+    values = values_of(each, runtime, apart=apart)
+    unset = unset_options(each, runtime, values)
+    if lacks := needed(runtime, each, unset):
         raise InputError(lacks)
-    ran = _as_run(result, runtime, unset)
+    ran = _as_run(each, runtime, unset)
     command, values["run"] = _command(runtime, values), repr(command_of(ran))
+    command = _for_each(command, result) if apart else command
     texts = {
         name: filled((RUNTIMES / f"{template}.template").read_text(encoding="utf-8"), values)
         for name, template in runtime.files.items()
@@ -329,7 +343,8 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     read = f"for {runtime.version}{'' if runtime.started else UNSTARTED}"
     notes = ["no version of it was checked" if runtime.version == UNCHECKED else read]
     notes += filter(None, (filled(note, values) for note in runtime.notes))
-    notes += [f"start it by {command.replace(LINE, ' ')}"] if texts else []
+    start = "`bash run.sh`, one process for each GPU" if apart else command.replace(LINE, " ")
+    notes += [f"start it by {start}"] if texts else []
     if "train.py" in files:
         notes.append(BENCHMARK)
         if (config := values["config"]) is None:
@@ -338,6 +353,25 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
             files["config.json"] = f"{json.dumps(config, indent=2)}\n"
     remarks = (*result.source.remarks, *_memory_remark(result, runtime))
     return Launch(runtime.name, f"{text}\n", tuple(notes), remarks, files)
+
+
+def _replica(result: Result) -> Result:
+    """Return what one GPU does of a result whose GPUs each draw images of their own."""
+    assert result.source is not None
+    there: Any = result.source.scenario.on(1)
+    workload = replace(there.workload, batch_size=result.batch_size // result.num_gpus)
+    single, alone = make(ALONE, {}), replace(there, workload=workload)
+    return with_source(run_point(single, alone), single, alone)
+
+
+def _for_each(command: str, result: Result) -> str:
+    """Return lines of a shell that start a command for each GPU of a node."""
+    assert result.source is not None
+    count = min(result.num_gpus, result.source.scenario.cluster.devices_per_node)
+    number = f"$(({count} * ${{NODE_RANK:?run it on every node, with its number from 0}} + gpu))"
+    number = number if count < result.num_gpus else "$gpu"
+    gpus = " ".join(map(str, range(count)))
+    return APART.format(gpus=gpus, number=number, command=command.replace("\n", "\n    "))
 
 
 def _as_run(result: Result, runtime: Runtime, unset: Iterable[str]) -> Result:

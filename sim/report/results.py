@@ -53,6 +53,7 @@ def result_lines(result: Result, account: Account) -> Iterator[Line]:
     if groups > 1:
         gpus = result.num_gpus // groups
         each = counted(result.batch_size // groups, *sample_words(result))
+        each = f"one{each[1:]}" if result.batch_size == groups else each
         yield "", f"{groups} replicas{f' of {gpus} GPUs' * (gpus > 1)}, {each} each"
     yield "memory", memory_words(result)
     yield "time", time_words(account)
