@@ -83,6 +83,16 @@ def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():
     assert not sim.run("wan2.1-14b", best, "l40-pcie-8", 8, steps=2, batch_size=4, memory="50GiB").fits_memory
 
 
+def test_a_change_with_which_something_better_fits_says_so():
+    asked = {"batch_size": 32, "memory": "18.6GiB", "checkpointing": "block"}
+    sweep = sim.sweep("sd21", "p4de", 8, strategy="ddp", workers=1, **asked)
+    said = {of.name: of.words("ddp") for of in sweep.verdict.changes}
+    better = "50% faster, ddp still best with M 1, which does not fit as it is"
+    assert said["encoders cached"] == better
+    assert not any("as it is" in words for name, words in said.items() if name != "encoders cached")
+    assert not sim.run("sd21", "ddp", "p4de", 8, **asked, micro_batches=1).fits_memory
+
+
 @pytest.mark.parametrize(
     ("asked", "given"),
     [

@@ -188,3 +188,6 @@ def test_of_a_model_that_no_runtime_knows_the_best_has_a_strategy_that_one_start
     mine = replace(load_model("sd15"), name="mine")
     found = sim.sweep(mine, "h100-nvlink-8", 2, strategy="paradigms,single", steps=50, workers=1).verdict
     assert (found.best.strategy, found.research.strategy, found.runs_in) == ("single", "paradigms", ())
+    lines = dict(found.lines)
+    assert lines["runs in"] == "no framework has mine today"
+    assert lines["research"].endswith("; no framework runs this today for any model")

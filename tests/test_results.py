@@ -13,6 +13,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.contents import content_of
 from sim.outcomes.runs import run_point
+from sim.report.results import panel_of
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.teams import Ulysses
 from strategies.sampling_scenario import SamplingScenario
@@ -39,6 +40,14 @@ def test_a_result_cannot_be_changed(result):
     result.to_json()["parameters"]["model"] = "other"
     result.to_json()["stages"][0]["devices"].append(-1)
     assert "model" not in result.parameters and -1 not in result.stages[0]["devices"]
+
+
+def test_a_result_says_its_pixels_once_and_has_a_verdict_as_a_sweep_has():
+    for asked in (("sd21", "ddp"), ("pixart", "ulysses")):
+        result = sim.run(*asked, gpus=2, batch_size=8, resolution=768)
+        assert repr(result).count("768 pixels") == 1
+        assert (result.verdict.panel, result.verdict.lines[0]) == (panel_of(result), ("strategy", asked[1]))
+        assert str(result.verdict).count("768 pixels") == 1 and repr(result) in repr(result.verdict)
 
 
 def test_a_result_can_be_hashed_and_sent(result):

@@ -1,6 +1,7 @@
 """Videos: the models that draw them, their tokens at any number of frames, and which numbers they can have."""
 
 import pytest
+from making import refused
 
 from profiles.architectures.components import Component
 from profiles.architectures.kernels import class_flop
@@ -156,6 +157,15 @@ def test_a_size_by_its_lines_is_the_reference_of_that_height_or_one_of_whole_mul
     for model, size in (("wan2.2-ti2v-5b", "1280x704"), ("mochi", "1280x720")):
         assert named_size(load_model(model), "720p") == size
     assert named_size(load_model("mochi"), "480p") == "848x480"
+    first, second = load_model("hunyuanvideo"), load_model("hunyuanvideo-1.5")
+    assert [named_size(first, of) for of in ("544p", "540p", "720p")] == ["960x544", "960x544", "1280x720"]
+    assert (
+        named_size(second, "480p") == "848x480" and named_size(second, "544p") == "544p"
+    )  # refused as pixels
+    with refused(
+        "resolution is 480p, must be 540p or 544p or 720p, which hunyuanvideo was trained for, or pixels"
+    ):
+        named_size(first, "480p")
 
 
 @pytest.mark.parametrize(

@@ -90,14 +90,20 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
 
 
+def is_unknown(scenario: AnyScenario) -> bool:
+    """Return whether no runtime of its task has the model of a scenario."""
+    of_task = (one for one in all_runtimes().values() if one.task == scenario.task)
+    return all(one.unknown(scenario.model.name) for one in of_task)
+
+
 def starts(point: Point, scenario: AnyScenario) -> bool:
     """Return whether a runtime runs a point; of a model that none knows, whether one does for a model that it knows."""
 
     def make() -> bool:
         case = _case(point, scenario)
-        of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
-        if case is None or not all(one.unknown(case.model) for one in of_task):
+        if case is None or not is_unknown(scenario):
             return bool(starters(point, scenario))
+        of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
         known = ((one, replace(case, model=model)) for one in of_task for model in one.models or ())
         return any(not one.refusal(other) for one, other in known)
 

@@ -110,7 +110,8 @@ class Result:
 
     def __repr__(self) -> str:
         short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
-        point = f"{self.title}, batch {self.batch_size}, {self.resolution} pixels"
+        words = self.title, f"batch {self.batch_size}", f"{self.resolution} pixels"
+        point = ", ".join(words[:2] if words[2] in self.departures else words)
         return f"<Result {point}: {self.expected.duration_s:.4g} s{short}>"
 
     @property

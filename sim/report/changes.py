@@ -44,6 +44,7 @@ class Change:
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
         fits: whether the answer as it is fits then.
+        lacked: whether that best lacks memory without the change.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Change:
     num_gpus: int | None = None
     how: str = ""
     fits: bool = True
+    lacked: bool = False
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """Return the new answer in words."""
@@ -65,6 +67,7 @@ class Change:
         speed = f"{compared(self.memory, 'memory')}, {speed}" if objective == "memory" else speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
+        why = ", which does not fit as it is" if self.lacked else why
         if where and self.fits and self.speed < 1:  # a tie with more GPUs
             return f"{self.strategy}{where} is enough, {speed}"
         if self.stays:
@@ -74,7 +77,7 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """Return the change under public keys."""
-        return {key: value for key, value in asdict(self).items() if key != "fits"}
+        return {key: value for key, value in asdict(self).items() if key not in ("fits", "lacked")}
 
 
 class Variation(NamedTuple):
@@ -165,6 +168,7 @@ def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Chang
     assert first.result is not None and best.result is not None
     stays = best is same
     answer = first.candidate(scenario)
+    before = [of for of in sweep.points if (of.strategy, of.num_gpus) == (best.strategy, best.num_gpus)]
     return Change(
         variation.name,
         variation.flags,
@@ -176,6 +180,7 @@ def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Chang
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
         fits=not any(p.kind == OUT_OF_MEMORY and p.candidate(scenario) == answer for p in again.points),
+        lacked=bool(before) and all(of.kind == OUT_OF_MEMORY for of in before),
     )
 
 

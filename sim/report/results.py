@@ -2,21 +2,21 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, Final
 
 from profiles.costs.bands import FAMILIES
 from profiles.costs.trust import Trust, own_misses, trust_of
 from profiles.errors import counted, flag_of, flag_value
-from profiles.software.runtimes import find_runtime
+from profiles.software.runtimes import find_runtime, runs_in
 from profiles.software.stacks import DEFAULT_STACK, SERVED
 from profiles.units import GB, GIB
-from sim.explore.legality import left_out, runtimes_of
+from sim.explore.legality import case_of, is_unknown, left_out, runtimes_of
 from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result, Source
 from sim.outcomes.tasks import TASKS
-from sim.report.blocks import Block, Column, Line, Panel, Table
+from sim.report.blocks import Block, Column, Line, Panel, Panelled, Table
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
 from strategies.plans.workloads import ONE_DRAW, SEQUENTIAL
@@ -29,6 +29,7 @@ FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
 LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
 NO_RUNTIME_TODAY: Final = "no framework runs this today"
+NOT_FITTED: Final = "no framework that runs this sets what it needs to fit"
 
 
 def result_blocks(result: Result) -> list[Block]:
@@ -44,6 +45,26 @@ def panel_of(result: Result) -> Panel:
     start = "; start it by `sim launch` with the same flags"
     lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result, start)]
     return Panel(f"{result.title}, {_question(result)}", lines)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunVerdict(Panelled):
+    """A result in words."""
+
+    result: Result
+
+    def __repr__(self) -> str:
+        return f"<RunVerdict: {self.result!r}>"
+
+    @property
+    def lines(self) -> list[Line]:
+        """The panel line by line: a word, and what it says."""
+        return list(self.panel.lines)
+
+    @property
+    def panel(self) -> Panel:
+        """The result as a panel."""
+        return panel_of(self.result)
 
 
 def result_lines(result: Result, account: Account) -> Iterator[Line]:
@@ -99,7 +120,10 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
         yield "times", result.provenance
         return
     scenario = result.source.scenario
-    yield "runs in", f"{where}{start}" if (where := _runtime_words(result, scenario)) else NO_RUNTIME_TODAY
+    where = _runtime_words(result, scenario)
+    none = f"no framework has {scenario.model.name} today" if is_unknown(scenario) else NO_RUNTIME_TODAY
+    none = NOT_FITTED if runs_in(result.task, case_of(result.source.strategy, scenario)) else none
+    yield "runs in", f"{where}{start}" if where else none
     trust, device = trust_in(result), scenario.cluster.device.name
     words = [result.provenance, measured_words(scenario)]
     if result.provenance == "estimated" and trust is not None:

@@ -10,7 +10,7 @@ from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice, choose, is_wide
-from sim.explore.legality import always_recomputed, runtimes_of, starters, starts
+from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starters, starts
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -117,7 +117,8 @@ class Verdict(Panelled):
         if self.research is not None:
             took = f"{self.named(self.research)}: {self._took_words(self.research)}"
             than = self._than_best(self.research, self.research_ties)
-            yield "research", f"{took}, {than}; {NO_RUNTIME_TODAY}"
+            lost = self.best.source is not None and is_unknown(self.best.source.scenario)
+            yield "research", f"{took}, {than}; {NO_RUNTIME_TODAY}{' for any model' * lost}"
         yield from result_lines(self.best, self.account)
         if self.best.nearly_full:
             words = "none of the points simulated surely fits"

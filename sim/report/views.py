@@ -24,7 +24,7 @@ from sim.report.frames import frame_of, rows
 from sim.report.page import run_page, write_page, write_sweep_report
 from sim.report.rankings import table_blocks
 from sim.report.reasons import Account, account_of
-from sim.report.results import panel_of
+from sim.report.results import RunVerdict
 from sim.report.scalings import cluster_blocks, table_of, verdict_at_knee
 from sim.report.serving import ServingVerdict, serving_blocks, serving_page, verdict_of_serving
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
@@ -56,7 +56,12 @@ class Result(results.Result):  # noqa: D101  its base says what it is
 
     def _repr_html_(self) -> str:
         """Return the result as ``sim run`` says it, in a notebook."""
-        return html(panel_of(self))
+        return html(self.verdict.panel)
+
+    @property
+    def verdict(self) -> RunVerdict:
+        """The result as ``sim run`` says it, line by line; it prints itself."""
+        return RunVerdict(self)
 
     @property
     def account(self) -> Account:
