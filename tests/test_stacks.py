@@ -76,6 +76,10 @@ def test_newer_kernels_of_attention_are_faster_where_the_device_has_them():
     assert seconds[1] == sim.run("flux-dev", "single", **options).latency_s
 
 
+def test_compiling_a_model_leaves_its_optimizer_as_it_is():
+    assert load_stack("inductor").optimizer == load_stack("eager").optimizer == "foreach"
+
+
 def test_a_runtime_stands_for_its_stack_unless_one_is_given():
     options = {"gpus": 4, "cluster": "h100-nvlink-8", "runtime": "sglang"}
     assert sim.run("flux-dev", "ulysses", **options).stack == "fused"
