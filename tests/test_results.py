@@ -46,8 +46,7 @@ def test_a_result_says_its_pixels_once_and_has_a_verdict_as_a_sweep_has():
     for asked in (("sd21", "ddp"), ("pixart", "ulysses")):
         result = sim.run(*asked, gpus=2, batch_size=8, resolution=768)
         assert repr(result).count("768 pixels") == 1
-        assert (result.verdict.panel, result.verdict.lines[0]) == (panel_of(result), ("strategy", asked[1]))
-        assert str(result.verdict).count("768 pixels") == 1 and repr(result) in repr(result.verdict)
+        assert result.verdict.panel == panel_of(result) and str(result.verdict).count("768 pixels") == 1
 
 
 def test_a_result_can_be_hashed_and_sent(result):

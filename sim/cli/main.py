@@ -12,7 +12,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, redirect_stderr
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -89,7 +89,8 @@ def _run(arguments: Sequence[str]) -> int:
             stack.enter_context(redirect_stderr(nowhere))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("always", DiffusimWarning)
-        warnings.showwarning = lambda message, category, *_, **__: note(
+        said = cache(note)  # of several clusters each would say the same
+        warnings.showwarning = lambda message, category, *_, **__: said(
             f"{'note' if category is DiffusimNote else 'warning'}: {one_line(str(message))}"
         )
         start = perf_counter()

@@ -47,19 +47,11 @@ def panel_of(result: Result) -> Panel:
     return Panel(f"{result.title}, {_question(result)}", lines)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class RunVerdict(Panelled):
     """A result in words."""
 
     result: Result
-
-    def __repr__(self) -> str:
-        return f"<RunVerdict: {self.result!r}>"
-
-    @property
-    def lines(self) -> list[Line]:
-        """The panel line by line: a word, and what it says."""
-        return list(self.panel.lines)
 
     @property
     def panel(self) -> Panel:

@@ -60,7 +60,7 @@ class Result(results.Result):  # noqa: D101  its base says what it is
 
     @property
     def verdict(self) -> RunVerdict:
-        """The result as ``sim run`` says it, line by line; it prints itself."""
+        """The result as ``sim run`` says it; it prints itself."""
         return RunVerdict(self)
 
     @property

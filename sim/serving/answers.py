@@ -189,9 +189,9 @@ def _find_fewest(found: Serving) -> None:
                 if (least := question.fewest(plan, rate)) is not None:
                     found.outcomes.append(question.run(least, rate))
             if all(of.plan.cluster != question.site.name for of in found.outcomes):
-                alone = (f": {of.shape.words} takes {s:.3g} s alone" for of, s in question.late_alone())
-                why = f"no plan holds the SLO on up to {counted(most, 'GPU')}{next(alone, '')}"
-                question.site.impossible = {why: None} | question.site.impossible
+                question.site.impossible = {
+                    _none_words(question, most, rate): None
+                } | question.site.impossible
     finally:
         found.outcomes.sort(key=lambda of: (of.dollars_per_hour, of.percentile_s(99)))
     if not found.outcomes:
@@ -201,6 +201,15 @@ def _find_fewest(found: Serving) -> None:
     _look_closer(found, rate)
     ends = _at_ends(found, lambda of: of.fewest(found.best.plan, rate))
     found.ends["gpus"] = _span([found.best.plan.gpus, *(inf if of is None else of.gpus for of in ends)])
+
+
+def _none_words(question: Question, most: int, rate: float) -> str:
+    """Return that no plan holds on a site, with the fewest GPUs that do at the low estimate of service times."""
+    lows = ((of, question.scaled(question.site.band(of.degree).low)) for of in question.plans(most))
+    ends = [plan.gpus for of, low in lows if (plan := low.fewest(of, rate)) is not None]
+    band = f" ({min(ends)} to more by the error of the step times)" if ends else ""
+    alone = (f": {of.shape.words} takes {s:.3g} s alone" for of, s in question.late_alone())
+    return f"no plan holds the SLO on up to {counted(most, 'GPU')}{band}{next(alone, '')}"
 
 
 def _compare(found: Serving) -> None:
