@@ -32,6 +32,13 @@ def test_what_fits_by_the_middle_estimate_alone_is_nearly_full_and_the_verdict_s
     assert verdict.best.nearly_full == ("nearly full" in said["memory"]) == ("with room" in said)
     commands = [block.gives for block in verdict.answer[1:]]
     assert commands == ["start it", *["with room"] * (verdict.roomy is not None)]
+    one = {"strategy": "zero2", "gpus": 2, "batch_size": 2, "checkpointing": "block"}  # and none needs less
+    middle = reserved_bytes(sim.run("sd21", **one).peak_memory_bytes, 2).middle / GIB
+    found = sim.sweep("sd21", **one, memory=f"{middle + 0.1:.2f}GiB", workers=1)
+    changes = dict(found.verdict.lines)["with room"].removeprefix(
+        "none of the points simulated surely fits; "
+    )
+    assert sim.launch(found).remarks[-1].endswith(f"with room: {changes}") and changes.endswith(" fits")
 
 
 def test_zero2_keeps_whole_half_precision_gradients_so_that_flux_does_not_fit_four_gpus():

@@ -12,7 +12,7 @@ from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
 from sim.inputs.scenarios import fields_of
-from sim.outcomes.results import lacking_words
+from sim.outcomes.results import Result, lacking_words
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.pipelining.stages import divisors
 from strategies.plans.workloads import ALL, AUTO, RELIEF
@@ -98,6 +98,18 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
         if answers:
             return f"{_listed(list(answers.values()), 'or')} fits"
     return ""
+
+
+def fitting_changes(result: Result, runtime: str | None) -> str:
+    """Return the changes with which a result that a runtime is to start surely fits, in words."""
+    assert result.source is not None
+    scenario, there = result.source.scenario, result.device_memory_bytes
+    if there is not None and result.nearly_full:  # what fits in so much less fits by the high estimate, too
+        less = there * result.reserved.middle / result.reserved.high
+        device = replace(scenario.cluster.device, memory_bytes=less)
+        scenario = replace(scenario, cluster=replace(scenario.cluster, device=device))
+    held = {name: value for name, value in result.parameters.items() if value is not None}
+    return relax(Question(scenario, [result.strategy], held, single=True, runtime=runtime)) or NOTHING_FITS
 
 
 def _pairs(singles: Sequence[Change]) -> Iterator[Change]:

@@ -32,7 +32,7 @@ from profiles.units import GIB
 from sim.api import run, sweep
 from sim.explore.legality import COMPILED, TIMED, case_of, first_runtime, needed
 from sim.explore.points import Point
-from sim.explore.relax import NOTHING_FITS, Question, relax
+from sim.explore.relax import fitting_changes
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point, with_source
 from sim.outcomes.schedules import written
@@ -396,20 +396,13 @@ def _head(ran: Result) -> str:
 
 def _memory_remark(result: Result, runtime: Runtime) -> tuple[str, ...]:
     """Return that a point does not surely fit, and changes with which it does; nothing of one that does."""
-    assert result.source is not None
-    scenario, (low, middle, high), there = result.source.scenario, result.reserved, result.device_memory_bytes
     words = f"does not fit: {result.missing_memory}; "
-    if there is not None and result.nearly_full:  # what fits in so much less fits by the high estimate, too
-        device = replace(scenario.cluster.device, memory_bytes=there * middle / high)
-        scenario = replace(scenario, cluster=replace(scenario.cluster, device=device))
-        words = (
-            f"may not fit, {low / GIB:.1f} to {high / GIB:.1f} of {there / GIB:.1f} GiB reserved; with room: "
-        )
+    if (there := result.device_memory_bytes) is not None and result.nearly_full:
+        reserved = f"{result.reserved.low / GIB:.1f} to {result.reserved.high / GIB:.1f} of {there / GIB:.1f}"
+        words = f"may not fit, {reserved} GiB reserved; with room: "
     elif result.fits_memory:
         return ()
-    held = {name: value for name, value in result.parameters.items() if value is not None}
-    changes = relax(Question(scenario, [result.strategy], held, single=True, runtime=runtime.name))
-    return (f"warning: {result.strategy} {words}{changes or NOTHING_FITS}",)
+    return (f"warning: {result.strategy} {words}{fitting_changes(result, runtime.name)}",)
 
 
 def server_line(result: Result, name: str) -> str:

@@ -11,6 +11,7 @@ from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice, choose, is_wide
 from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starters, starts
+from sim.explore.relax import fitting_changes
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
@@ -121,8 +122,10 @@ class Verdict(Panelled):
             yield "research", f"{took}, {than}; {NO_RUNTIME_TODAY}{' for any model' * lost}"
         yield from result_lines(self.best, self.account)
         if self.best.nearly_full:
-            words = "none of the points simulated surely fits"
-            if (other := self.roomy) is not None:
+            if (other := self.roomy) is None:
+                fitting = fitting_changes(self.best, next(iter(self.runs_in), None))
+                words = f"none of the points simulated surely fits; {fitting}"
+            else:
                 held = f"{other.peak_memory_bytes / GIB:.1f} GiB"
                 words = f"{self.named(other)}: {self._took_words(other)}, {held}"
             yield "with room", words
