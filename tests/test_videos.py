@@ -59,6 +59,18 @@ def part(model: Model, name: str) -> Component:
         ("ltx-2", "vae_decoder", 0.528380976),
         ("ltx-2", "text_encoder", 12.187 - 0.42),  # Gemma 3 12B without its vision tower
         ("flux2-dev", "transformer", 32.2),
+        (
+            "flux3-klein",
+            "transformer",
+            5.548681984,
+        ),  # DiffSynth 2.1.12's own classes have as many, as of these
+        ("flux3-klein-base", "transformer", 5.538458368),
+        ("ideogram-4", "transformer", 9.279288448),
+        ("ltx-2.3", "transformer", 18.988838144),
+        ("ltx-2.3", "connectors", 22.16 - 18.989),  # ltx-2.3-22b is the name of both
+        ("ltx-2.3", "vae_decoder", 0.407169072),
+        ("minimax-h3", "transformer", 33.122992912),
+        ("minimax-h3", "vae_decoder", 2.603868984 - 0.180337888),
         ("mochi", "transformer", 10.03),
         ("z-image", "transformer", 6.15),
         ("sd3.5-large", "transformer", 8.057),

@@ -165,7 +165,7 @@ class Call:
         tokens = self.token_frames * down * across
         sizes = {name: getattr(self, name) for name in ("height", "width", "frames", "text_tokens")}
         sizes |= {"rows": rows, "columns": columns, "token_rows": down, "token_columns": across}
-        return sizes | {"tokens": tokens, "two_images": 2 * tokens}
+        return sizes | {"tokens": tokens}
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
         """Return the arguments of one pass at a size in pixels."""
@@ -180,7 +180,9 @@ class Call:
         return sample | (handed_over(sample) if self.network.kind is ControlledUNet else {})
 
     def _size(self, dimension: Any) -> int:  # noqa: ANN401  of classes.toml
-        """Return a dimension: a number, a size of the sample, or what stands under a key, of a list its length."""
+        """Return a dimension: a number, a size of the sample, what is under a key, of a list its length; or a sum."""
+        if isinstance(dimension, list):
+            return sum(map(self._size, dimension))
         config, value = self.network.config, dimension
         if dimension == "pooled":  # beside the embedded sizes of the image
             time = self._size("addition_time_embed_dim")

@@ -1,7 +1,6 @@
 """The zoo: the models that can be counted by name, as ``zoo.toml`` describes them.
 
-A new model is one more table there, with its configurations in ``configs.json``; neither weights nor a network
-connection are needed.
+A new model is one more table there, with its configurations in ``configs.json``; it needs no weights.
 """
 
 import tomllib
@@ -40,7 +39,7 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
     """Return a component as its table has it; ``frames`` are latent ones."""
     values = specs.CONFIGS[entry["config"]] | entry.get("set", {})
     network = find_class(ConfigFile(HERE, FrozenMapping(values)), **entry.get("arguments", {}))
-    scale = entry.get("scale", specs.LATENT_SCALE)
+    scale, frames = entry.get("scale", specs.LATENT_SCALE), entry.get("frames", frames)
     if "half" in entry:
         groups = entry.get("groups", ())
         spec = half_of(network, entry["name"], entry["half"], scale, groups=groups, frames=frames)
@@ -56,7 +55,4 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
 _MODELS: Final = tomllib.loads(HERE.read_text(encoding="utf-8"))
 ARCHITECTURES: Final = {name: _architecture(entry) for name, entry in _MODELS["models"].items()}
 TINY: Final = {name: _architecture(entry) for name, entry in _MODELS["tiny"].items()}
-"""One model of each family, small enough that every layer can be timed on two CPU cores in seconds.
-
-They are no published models; they are for rehearsing GPU runs and for teaching.
-"""
+"""One model of each family that two CPU cores time in seconds: none is published, all are for rehearsals."""
