@@ -24,7 +24,7 @@ QUESTIONS = [
     pytest.param("flux-dev", "h100-ib", 16, {}, marks=LONG),
     pytest.param("wan2.1-14b", "l20-pcie-8", 8, {"steps": 8}, marks=LONG),
     pytest.param("flux-dev", "h100-ib", 16, {"steps": 8, "include": "all"}, marks=LONG),
-    pytest.param("sd21", "p4de", 8, {}, marks=pytest.mark.slow),
+    pytest.param("sd21", "p4de", 8, {"batch_size": 64}, marks=pytest.mark.slow),
     L40,
     HELD,
     XDIT,
