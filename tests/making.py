@@ -104,6 +104,6 @@ def simulate_everything(scenario):
 def brief(command):
     """A command that asks about two strategies, about 99 seconds of requests, or for one second, unless it says."""
     if command.startswith("sim sweep") and not re.search("--strategy|--experiment", command):
-        return f"{command} --strategy {'single,ulysses' if '--steps' in command else 'ddp,1f1b'}"
+        return f"{command} --strategy {'single,ulysses' if '--steps' in command else 'ddp,zero2'}"
     times = {"sim serve": " --duration 99", "sim synthesize": " --time-limit 1"}
     return command + times.get(" ".join(command.split()[:2]), "")
