@@ -15,8 +15,6 @@ HELD = ("pixart", "a100-nvlink-8", 4, {"resolution": 1024, "steps": 4, "ulysses_
 HALF = {"strategy": "fsdp,interleaved", "batch_size": 64, "link": "inter=0.5x"}
 CACHED = {"frozen": "cached", "strategy": "fsdp,zero3,1f1b"}
 XDIT = ("flux-dev", "h100-ib", 4, {"steps": 4, "runtime": "xdit"})
-
-
 LONG = (pytest.mark.slow, pytest.mark.long)
 QUESTIONS = [
     pytest.param("sd21", "p4de", 64, {}, marks=LONG),

@@ -75,7 +75,6 @@ def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothin
     assert wrong[period] == 7
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeypatch):
     """The engine's wiring lacks a hidden state; of what is sent, only what collectives send is still right."""

@@ -66,7 +66,6 @@ def counted(write):
 
 # What is not shipped is as torch counts it.
 
-
 BLOCKS = {"num_layers": 3, "num_attention_heads": 2, "attention_head_dim": 32}
 SIZE = {"height": 64, "width": 64, "text_tokens": 16}
 VIDEO = SIZE | {"frames": 3}

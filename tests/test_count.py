@@ -28,7 +28,6 @@ HALF = 2  # bytes
 
 # The committed folders against the counter
 
-
 LARGE = (
     *("wan2.1-1.3b", "wan2.1-14b", "hunyuanvideo", "qwen-image", "flux2-dev", "mochi"),
     *("sd3.5-large", "cogvideox-5b", "flux-schnell", "wan2.2-t2v-a14b", "wan2.2-i2v-a14b", "wan2.2-ti2v-5b"),
@@ -40,8 +39,6 @@ LARGE = (
     *("cdm-lsun", "sana-1.6b", "sana-sprint-1.6b", "sd-turbo", "sdxl-turbo", "sdxl-lightning"),
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
-
-
 QUICK = ("cdm-imagenet", "pixart", "uvit-h")
 OTHERS = [name for name in ARCHITECTURES if name not in QUICK + LARGE]
 

@@ -8,7 +8,6 @@ from profiles.software.stacks import load_stack
 from validate.steps.fusing import HALF_BYTES, blocks, traffic
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of inductor itself
 def test_one_activation_is_read_and_written_once_and_shipped_chains_are_as_counted():
