@@ -17,7 +17,7 @@ from diffusers.models.embeddings import TimestepEmbedding, get_timestep_embeddin
 from diffusers.models.resnet import ResnetBlock2D
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor, nn
-from torch.nn.functional import gelu, pixel_shuffle, scaled_dot_product_attention
+from torch.nn.functional import pixel_shuffle, scaled_dot_product_attention
 
 from profiles.measuring.counting.specs import plain
 
@@ -27,27 +27,39 @@ HEAD_CHANNELS: Final = 64
 TIME: Final = 256  # waves that embed a time
 
 
-class SkipBlock(nn.Module):
-    """A transformer block, in the second half behind a linear layer that joins the skip."""
+class Block(nn.Module):
+    """A transformer block; some have fewer heads of keys and values than of queries, or join a skip first."""
 
-    def __init__(self, width: int, num_heads: int, joins_skip: bool) -> None:
+    def __init__(
+        self,
+        norm: type[nn.Module],
+        feed: nn.Module,
+        width: int,
+        heads: tuple[int, int],
+        *,
+        joins: bool = False,
+    ) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.join = nn.Linear(2 * width, width) if joins_skip else None
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
-        self.projection = nn.Linear(width, width)
-        self.first, self.second = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        channels, few = width // heads[0], heads[1] < heads[0]
+        self.heads, self.feed = (heads[0], heads[1], heads[1]), feed
+        self.join = nn.Linear(2 * width, width) if joins else None
+        self.norm1, self.norm2 = norm(width), norm(width)
+        self.query_norm, self.key_norm = (norm(channels) if few else nn.Identity() for _ in range(2))
+        self.query_key_value = nn.Linear(width, sum(self.heads) * channels, bias=False)
+        self.projection = nn.Linear(width, width, bias=not few)
 
     def forward(self, tokens: Tensor, skip: Tensor | None = None) -> Tensor:
-        """The tokens after attention and MLP."""
+        """The tokens after attention and feed-forward."""
         if self.join is not None and skip is not None:
             tokens = self.join(torch.cat([tokens, skip], dim=-1))
-        heads = self.query_key_value(self.norm1(tokens)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = heads.transpose(1, 3).unbind(2)
-        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        heads = self.query_key_value(self.norm1(tokens)).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)
+        query, key, value = heads.split(self.heads, dim=1)
+        key, copies = self.key_norm(key), self.heads[0] // self.heads[1]
+        if copies > 1:
+            key, value = (of.repeat_interleave(copies, dim=1) for of in (key, value))
+        attended = scaled_dot_product_attention(self.query_norm(query), key, value).transpose(1, 2).flatten(2)
         tokens = tokens + self.projection(attended)
-        result: Tensor = tokens + self.second(gelu(self.first(self.norm2(tokens))))
+        result: Tensor = tokens + self.feed(self.norm2(tokens))
         return result
 
 
@@ -58,12 +70,18 @@ class UVit(nn.Module):
         self, width: int, depth: int, in_channels: int, sample_size: int = 32, patch_size: int = 2
     ) -> None:
         super().__init__()
-        num_heads, num_patches = width // HEAD_CHANNELS, (sample_size // patch_size) ** 2
+        heads, num_patches = (width // HEAD_CHANNELS,) * 2, (sample_size // patch_size) ** 2
         self.patch_size = patch_size
         self.embedding = nn.Conv2d(in_channels, width, patch_size, stride=patch_size)
         self.classes = nn.Embedding(NUM_CLASSES, width)
         self.positions = nn.Parameter(torch.empty(1, EXTRA_TOKENS + num_patches, width))
-        self.blocks = nn.ModuleList(SkipBlock(width, num_heads, i > depth // 2) for i in range(depth + 1))
+        feeds = (
+            (nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(depth + 1)
+        )
+        self.blocks = nn.ModuleList(
+            Block(nn.LayerNorm, nn.Sequential(*feed), width, heads, joins=i > depth // 2)
+            for i, feed in enumerate(feeds)
+        )
         self.norm = nn.LayerNorm(width)
         self.prediction = nn.Linear(width, patch_size**2 * in_channels)
         self.conv_out = nn.Conv2d(in_channels, in_channels, 3, padding=1)
@@ -111,31 +129,6 @@ class Experts(nn.Module):
         return result
 
 
-class RoutedBlock(nn.Module):
-    """A transformer block with fewer heads of keys and values than of queries, and a feed-forward of experts."""
-
-    def __init__(self, width: int, num_heads: int, num_kv_heads: int, experts: Experts) -> None:
-        super().__init__()
-        self.num_heads, self.num_kv_heads, self.experts = num_heads, num_kv_heads, experts
-        channels = width // num_heads
-        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.query_norm, self.key_norm = nn.RMSNorm(channels), nn.RMSNorm(channels)
-        self.query_key_value = nn.Linear(width, (num_heads + 2 * num_kv_heads) * channels, bias=False)
-        self.projection = nn.Linear(width, width, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The tokens after attention and experts."""
-        parts = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
-        heads = self.query_key_value(self.norm1(tokens)).unflatten(-1, (sum(parts), -1)).transpose(1, 2)
-        query, key, value = heads.split(parts, dim=1)
-        copies = self.num_heads // self.num_kv_heads
-        key, value = (of.repeat_interleave(copies, dim=1) for of in (self.key_norm(key), value))
-        attended = scaled_dot_product_attention(self.query_norm(query), key, value)
-        tokens = tokens + self.projection(attended.transpose(1, 2).flatten(2))
-        result: Tensor = tokens + self.experts(self.norm2(tokens))
-        return result
-
-
 class HunyuanImage3(nn.Module):
     """A language model of routed experts that denoises the latents after its text and the time.
 
@@ -153,7 +146,7 @@ class HunyuanImage3(nn.Module):
         self.latents = nn.Conv2d(in_channels, hidden_channels, 3, padding=1)
         self.widened = ResnetBlock2D(in_channels=hidden_channels, out_channels=width, **outer)
         self.blocks = nn.ModuleList(
-            RoutedBlock(width, *heads, Experts(width, inner, *routing)) for _ in range(num_layers)
+            Block(nn.RMSNorm, Experts(width, inner, *routing), width, heads) for _ in range(num_layers)
         )
         self.norm = nn.RMSNorm(width)
         self.narrowed = ResnetBlock2D(in_channels=width, out_channels=hidden_channels, **outer)
@@ -188,17 +181,14 @@ BLOCKS: Final = ("conv_in", *(f"down_blocks.{level}.{of}" for level, last in enu
 """The modules that end the blocks of the copy's input half."""
 
 
-class LockedEncoder(nn.Module):
+class LockedEncoder(UNet2DConditionModel):  # type: ignore[misc]  # its types are not read
     """The input half and the middle of the locked U-Net."""
 
     ends: ClassVar = {"mid_block.resnets.1": "mid_block"}
-    time_proj: nn.Module
-    time_embedding: nn.Module
-    conv_in: nn.Module
 
     def __init__(self) -> None:
-        super().__init__()
-        _take_over(self, ("time_proj", "time_embedding", "conv_in", "down_blocks", "mid_block"))
+        super().__init__(**plain("sd15_unet"))
+        del self.up_blocks, self.conv_norm_out, self.conv_out
 
     def forward(
         self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor
@@ -208,16 +198,12 @@ class LockedEncoder(nn.Module):
         return [*encode(self, self.conv_in(sample), time, encoder_hidden_states)], time
 
 
-class LockedDecoder(nn.Module):
+class LockedDecoder(UNet2DConditionModel):  # type: ignore[misc]  # as above
     """The output half of the locked U-Net."""
 
-    up_blocks: Any
-    conv_norm_out: nn.Module
-    conv_out: nn.Module
-
     def __init__(self) -> None:
-        super().__init__()
-        _take_over(self, ("up_blocks", "conv_norm_out", "conv_out"))
+        super().__init__(**plain("sd15_unet"))
+        del self.conv_in, self.time_embedding, self.down_blocks, self.mid_block
 
     def forward(self, skips: list[Tensor], residuals: list[Tensor], time: Tensor, text: Tensor) -> Tensor:
         """The predicted noise; what is added last to ``skips`` and ``residuals`` is used first."""
@@ -293,10 +279,3 @@ def attend(level: Any, index: int, hidden: Tensor, text: Tensor) -> Tensor:  # n
     if hasattr(level, "attentions"):
         attended = level.attentions[index](hidden, text, return_dict=False)[0]
     return attended
-
-
-def _take_over(half: nn.Module, names: tuple[str, ...]) -> None:
-    """Give a half of the locked U-Net its modules."""
-    net = UNet2DConditionModel(**plain("sd15_unet"))
-    for name in names:
-        half.add_module(name, net.get_submodule(name))
