@@ -25,7 +25,8 @@ def with_adapters(model: Model, rank: int) -> Model:
 
     Measured times are dropped, as they are of training all weights.
     """
-    there = {_rank(component) for component in model.components if component.adapters}
+    adapted = (component.adapters for component in model.components if component.adapters)
+    there = {next(kernels[0].n for kernels in layers if kernels) for layers in adapted}
     if there - {rank}:
         raise InputError(
             f"`trainable` asks for {f'rank {rank}' if rank else 'all weights'}, but this {model.name} has adapters"
@@ -56,11 +57,6 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
         for index, (layer, adapter) in enumerate(zip(component.layers, adapters, strict=True))
     )
     return replace(component, layers=tuple(layers), adapters=adapters, times=(), gradients=GRADIENTS[0])
-
-
-def _rank(component: Component) -> int:
-    """The rank of a component's adapters: the columns of their first product."""
-    return next(kernels[0].n for kernels in component.adapters if kernels)
 
 
 def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:

@@ -8,6 +8,7 @@ and shares they grow as estimates do.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from math import log
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,8 @@ BatchCurve = Sequence[tuple[float, float, float]]
 BACKWARD_WORK: Final = {"full": (2.0, 2.5), "input": (1.0, 2.0), "none": (0.0, 0.0)}
 """Backward over forward work, by kind of backward pass: (attention apart, attention). A full pass computes input
 and weight gradients, two products for each of the forward; attention's five for the forward's two (flash)."""
+EACH_BATCH: Final = 4096
+"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in so many."""
 TOKENS: Final = 4096
 """Tokens of a usual kernel: those of a diffusion transformer for an image of 1024 x 1024 pixels."""
 HEADS: Final = 24
@@ -109,6 +112,25 @@ class LayerTimes(ABC):
     def largest_bytes(self) -> FloatArray:
         """Bytes per sample of the largest tensor that each layer writes, shape (layers,); 0 if nobody counted it."""
         return np.zeros_like(self._trained)
+
+    def both_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Backward seconds of each layer."""
+        return np.asarray(np.sum(self.backward_s(batch, share), axis=0))
+
+    def weight_s(self, batch: float) -> FloatArray:
+        """Seconds of weight gradients among them, of the whole work."""
+        return self.backward_s(batch, WHOLE)[1]
+
+    def least_s_per_sample(self, largest_batch: int) -> FloatArray:
+        """Least forward seconds per sample of each layer, at any batch up to the largest."""
+        batches = np.arange(1.0, min(largest_batch, EACH_BATCH) + 1)
+        least = np.min(self.forward_s(batches, WHOLE) / batches[:, None], axis=0)
+        if largest_batch > EACH_BATCH:  # a larger batch never takes the GPU less
+            count = int(EACH_BATCH * log(largest_batch / EACH_BATCH)) + 1
+            marks = np.unique(np.ceil(np.geomspace(EACH_BATCH + 1.0, largest_batch + 1.0, count + 1)))
+            per_sample = self.gpu_s(marks[:-1], WHOLE) / (marks[1:, None] - 1)
+            least = np.minimum(least, np.min(per_sample, axis=0))
+        return np.asarray(least)
 
     def _halved(self, total_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Backward seconds, half of them of the weights' gradients where a layer is trained.
@@ -197,7 +219,7 @@ class MeasuredTimes(LayerTimes):
     def attention_s(self, batch: float, share: Share, *, backward: bool = False) -> FloatArray:
         """Seconds of self-attention in each layer's forward or backward, in proportion to the estimate."""
         estimated_s, measured_s = (
-            np.sum(times.backward_s(batch, share), axis=0) if backward else times.gpu_s(batch, share)
+            times.both_backward_s(batch, share) if backward else times.gpu_s(batch, share)
             for times in (self._here, self)
         )
         part = _over(self._here.attention_s(batch, share, backward=backward), estimated_s, np.zeros(1))

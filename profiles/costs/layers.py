@@ -6,14 +6,13 @@ rates, which may follow from its laws (``profiles.costs.layer_times``). Where th
 device was published, estimates are scaled to it, so that a prediction starts from what was measured.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property, partial
 from math import exp, log
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from profiles.architectures.components import Anchor, Component
 from profiles.architectures.extents import Extent
@@ -32,8 +31,6 @@ from profiles.software.recipes import MemoryRecipe
 from profiles.software.stacks import Shares, Stack, load_stack
 from profiles.units import FloatArray
 
-EACH_BATCH: Final = 4096
-"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in so many."""
 OPTIMIZER_TRAFFIC: Final = {"fused": 1.0, "foreach": 80 / 28, "loop": 80 / 28}
 """Memory traffic of an optimizer's step over that of a single kernel. AdamW in PyTorch's operations reads and writes 80
 bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, root 8, division 8, epsilon 8, update
@@ -128,10 +125,7 @@ class ComponentCosts:
 
     def attention_s(self, batch: float, share: Share = WHOLE, *, backward: bool = False) -> FloatArray:
         """Seconds of self-attention in ``gpu_s``, or in ``backward_s``, shape (layers,)."""
-        return self._keep(
-            ("attention", batch, share, backward),
-            lambda: self._times.attention_s(batch, share, backward=backward),
-        )
+        return self._kept("attention_s", batch, share, backward=backward)
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
@@ -139,9 +133,7 @@ class ComponentCosts:
 
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""
-        return self._keep(
-            ("backward", batch, share), lambda: np.sum(self._times.backward_s(batch, share), axis=0)
-        )
+        return self._kept("both_backward_s", batch, share)
 
     def recomputed_s(self, batch: float, share: Share = WHOLE, *, attention: bool = True) -> FloatArray:
         """Seconds in which each layer runs again before its backward, shape (layers,); 0 where it has no backward.
@@ -157,32 +149,18 @@ class ComponentCosts:
 
     def weight_s(self, batch: float) -> FloatArray:
         """Seconds of weight gradients in ``backward_s``, for which no other layer waits, shape (layers,)."""
-        return self._keep(("weight", batch), lambda: self._times.backward_s(batch, WHOLE)[1])
+        return self._kept("weight_s", batch)
 
     def least_forward_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample of each layer, at any local batch up to the largest."""
-        return self._keep(("least", largest_batch), lambda: self._least_s(largest_batch))
+        return self._kept("least_s_per_sample", largest_batch)
 
-    def _least_s(self, largest_batch: int) -> FloatArray:
-        if isinstance(self._times, MeasuredTimes):
-            return self._times.least_s_per_sample(largest_batch)
-        batches = np.arange(1.0, min(largest_batch, EACH_BATCH) + 1)
-        least = np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0)
-        if largest_batch > EACH_BATCH:  # a larger batch never takes the GPU less
-            count = int(EACH_BATCH * log(largest_batch / EACH_BATCH)) + 1
-            marks = np.unique(np.ceil(np.geomspace(EACH_BATCH + 1.0, largest_batch + 1.0, count + 1)))
-            per_sample = self._times.gpu_s(marks[:-1], WHOLE) / (marks[1:, None] - 1)
-            least = np.minimum(least, np.min(per_sample, axis=0))
-        return np.asarray(least)
-
-    def _kept(self, name: str, *arguments: Hashable) -> FloatArray:
-        """Scaled seconds that a method of the times gives."""
-        return self._keep((name, *arguments), lambda: getattr(self._times, name)(*arguments))
-
-    def _keep(self, key: Hashable, make: Callable[[], ArrayLike]) -> FloatArray:
-        """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
+    def _kept(self, name: str, *arguments: Hashable, **options: bool) -> FloatArray:
+        """Scaled seconds that a method of the times gives, in an array that no caller can change: the next gets it."""
+        key = (name, *arguments, *options.values())
         if key not in self._scaled:
-            self._scaled[key] = np.asarray(self._scale * np.asarray(make(), dtype=float))
+            seconds = getattr(self._times, name)(*arguments, **options)
+            self._scaled[key] = np.asarray(self._scale * np.asarray(seconds, dtype=float))
             self._scaled[key].flags.writeable = False
         return self._scaled[key]
 

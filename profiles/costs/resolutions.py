@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from profiles.architectures.components import WORK, Component, Layer
+from profiles.architectures.components import WORK, Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
@@ -185,17 +185,18 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
         changed = replace(
             changed,
             passes=max(1, round(component.passes * work)),
-            layers=tuple(_more_passes(layer, tokens) for layer in component.layers),
+            layers=tuple(
+                replace(
+                    layer,
+                    kernels=round(tokens * layer.kernels),
+                    **{key: tokens * getattr(layer, key) for key in WORK},
+                )
+                for layer in component.layers
+            ),
             kernels=_repeated(component.kernels, work),
             half_kernels=_repeated(component.half_kernels, work),
         )
     return _with_times(changed, component, tokens, device)
-
-
-def _more_passes(layer: Layer, passes: float) -> Layer:
-    """A layer with more passes over tensors of the same size."""
-    more = {key: passes * getattr(layer, key) for key in WORK}
-    return replace(layer, kernels=round(passes * layer.kernels), **more)
 
 
 def _repeated(layers: LayerKernels, passes: float) -> LayerKernels:

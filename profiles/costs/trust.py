@@ -107,19 +107,19 @@ class Trust:
         sizes = f" at {_sizes(self.sizes)}" if self.sizes else ""
         of = {"times": self.pace, "scaling": self.scaling}
         numbers = counted(sum(errors.numbers for errors in of.values()), "published number")
-        known = f"{numbers} from {counted(len(self.sources), 'source')} ({_names(self.models)}{sizes})"
+        known = f"{numbers} from {counted(len(self.sources), 'source')} ({_few(self.models, 'model')}{sizes})"
         told = [f"{name}: {errors}" for name, errors in of.items() if errors.numbers >= FEWEST]
         return "; ".join([known, *(told or ["too few to say how far off such estimates are"])])
 
 
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= FEW else f"{len(names)} models"
+def _few(names: Sequence[str], word: str) -> str:
+    return ", ".join(names) if len(names) <= FEW else counted(len(names), word)
 
 
 def _sizes(sizes: Sequence[str]) -> str:
     """Sizes in words: the least and the largest where all are sides of squares."""
     if not all(size.isdigit() for size in sizes):
-        return ", ".join(sizes) if len(sizes) <= FEW else f"{len(sizes)} sizes"
+        return _few(sizes, "size")
     sides = sorted(map(int, sizes))
     return f"{sides[0]} px" if len(sides) == 1 else f"{sides[0]} to {sides[-1]} px"
 

@@ -73,20 +73,14 @@ def element_bytes(precision: str) -> float:
     return float(levers()["precision"][precision]["element_bytes"])
 
 
-@cache
-def _products(precision: str) -> Mapping[str, Products]:
-    """Products by device."""
-    rows = levers()["precision"][precision]["products"]
-    return {of: Products(*(row[name] for name in Products._fields)) for row in rows for of in row["devices"]}
-
-
 def products_in(precision: str, device: Device) -> Products:
     """The matrix products of a device in fewer bits."""
-    products = _products(precision)
+    rows = levers()["precision"][precision]["products"]
+    products = {of: row for row in rows for of in row["devices"]}
     if device.name not in products:
         known = ", ".join(sorted(products))
         raise InputError(f"device {device.name} has no measured products in {precision}; choose from {known}")
-    return products[device.name]
+    return Products(*map(products[device.name].__getitem__, Products._fields))
 
 
 def device_in(device: Device, precision: str, pace: float = 1.0) -> Device:

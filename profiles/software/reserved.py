@@ -36,13 +36,9 @@ def room_bytes(memory_bytes: float | None, num_gpus: int) -> float | None:
     return max(1.0, (memory_bytes - fixed) / (1 + share))
 
 
+@cache
 def _margins(num_gpus: int) -> list[tuple[float, float]]:
     """Share of the tensors' bytes and bytes besides, by estimate; a GPU alone has no collectives."""
-    return [(share, GB * (context + more * (num_gpus > 1))) for share, context, more in _estimates()]
-
-
-@cache
-def _estimates() -> list[tuple[float, ...]]:
-    """For each estimate the allocator's share, GB of the context and GB of collectives."""
     rows = parse_toml(FILE.read_text(encoding="utf-8"))
-    return [tuple(rows[part][estimate] for part in PARTS) for estimate in Reserved._fields]
+    each = ([rows[part][estimate] for part in PARTS] for estimate in Reserved._fields)
+    return [(share, GB * (context + more * (num_gpus > 1))) for share, context, more in each]

@@ -219,11 +219,6 @@ def load_stack(name: str = DEFAULT_STACK) -> Stack:
     return (_shipped if path.parent == STACKS else read_stack)(path)
 
 
-@cache
-def _shipped(path: Path) -> Stack:
-    return read_stack(path)
-
-
 @naming_file
 def read_stack(path: Path) -> Stack:
     """Read a stack file."""
@@ -253,6 +248,9 @@ def read_stack(path: Path) -> Stack:
     sources.finish()
     table.finish()
     return stack
+
+
+_shipped = cache(read_stack)
 
 
 def _chains(table: Table) -> dict[str, Any]:

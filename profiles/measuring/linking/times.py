@@ -9,7 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
@@ -41,116 +43,66 @@ class Members(NamedTuple):
     num_nodes: int
     handle: dist.ProcessGroup | None = None
 
-    @property
-    def group(self) -> Group:
-        """Their number and spread."""
-        return Group(len(self.ranks), self.num_nodes)
+    def elements_of(self, size_bytes: int) -> int:
+        """Number of elements nearest to a size that the members can divide evenly, at least one for each."""
+        return max(1, round(size_bytes / ELEMENT_BYTES / len(self.ranks))) * len(self.ranks)
 
 
-def elements_of(size_bytes: int, members: Members) -> int:
-    """Number of elements nearest to a size that the members can divide evenly, at least one for each."""
-    size = len(members.ranks)
-    return max(1, round(size_bytes / ELEMENT_BYTES / size)) * size
+def bind(operation: str, members: Members, elements: int, device: torch.device) -> Call:
+    """One call of an operation as this rank makes it; elements are those of ``collective_time``.
 
-
-def _ping_pong(members: Members, elements: int, device: torch.device) -> Call:
-    first, second = members.ranks
-    buffer = torch.ones(elements, device=device)
+    A member sends to the next of the ring and receives from the one before.
+    """
+    handle, ranks = members.handle, members.ranks
+    at, share = ranks.index(dist.get_rank()), elements // len(ranks)
+    following, before = ranks[(at + 1) % len(ranks)], ranks[at - 1]
+    sent = torch.zeros(share if operation == "all_gather" else elements, device=device)
+    received = torch.zeros(share if operation == "reduce_scatter" else elements, device=device)
 
     def there_and_back() -> None:
-        if dist.get_rank() == first:
-            dist.send(buffer, second)
-            dist.recv(buffer, second)
-        else:
-            dist.recv(buffer, first)
-            dist.send(buffer, first)
-
-    return there_and_back
-
-
-def _filling(operation: str, mine: str) -> Callable[[Members, int, torch.device], Call]:
-    """Bind an operation that fills one buffer from another; ``mine`` names the one with only a member's share."""
-
-    def bind_buffers(members: Members, elements: int, device: torch.device) -> Call:
-        share = elements // len(members.ranks)
-        received, sent = (
-            torch.zeros(share if mine == name else elements, device=device) for name in ("output", "input")
-        )
-        return lambda: getattr(dist, operation)(received, sent, group=members.handle)
-
-    return bind_buffers
-
-
-def _all_reduce(members: Members, elements: int, device: torch.device) -> Call:
-    buffer = torch.zeros(elements, device=device)
-    return lambda: dist.all_reduce(buffer, group=members.handle)
-
-
-def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
-    """Each member sends to the next of the ring and receives from the one before."""
-    ranks = members.ranks
-    at = ranks.index(dist.get_rank())
-    following, before = ranks[(at + 1) % len(ranks)], ranks[at - 1]
-    sent, received = torch.ones(elements, device=device), torch.ones(elements, device=device)
+        for way in (dist.recv, dist.send) if at else (dist.send, dist.recv):
+            way(sent, following)
 
     def one_round() -> None:
-        there = dist.P2POp(dist.isend, sent, following, members.handle)
-        here = dist.P2POp(dist.irecv, received, before, members.handle)
+        there = dist.P2POp(dist.isend, sent, following, handle)
+        here = dist.P2POp(dist.irecv, received, before, handle)
         for request in dist.batch_isend_irecv([there, here]):
             request.wait()
 
-    return one_round
+    own: dict[str, Call] = {
+        PING_PONG: there_and_back,
+        "send_recv": one_round,
+        "all_reduce": partial(dist.all_reduce, sent, group=handle),
+    }
+    return own.get(operation) or partial(getattr(dist, f"{operation}_single"), received, sent, group=handle)
 
 
-BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
-    PING_PONG: _ping_pong,
-    "all_reduce": _all_reduce,
-    "all_gather": _filling("all_gather_single", mine="input"),
-    "reduce_scatter": _filling("reduce_scatter_single", mine="output"),
-    "all_to_all": _filling("all_to_all_single", mine=""),
-    "send_recv": _send_recv,
-}
-"""Make one call of an operation; the elements are those of ``profiles.machines.collectives.collective_time``."""
+def product_s(device: torch.device, work: Call) -> float:
+    """Mean seconds of matrix products in a thread, on a GPU on a stream of its own, while some work is done."""
+    threads, stop = torch.get_num_threads(), threading.Event()
 
-
-class Compute:
-    """Matrix products, one after the other, in a thread (on a GPU, on a stream) of their own, within a ``with``."""
-
-    def __init__(self, device: torch.device) -> None:
+    def multiply() -> float:
+        torch.set_num_threads(threads)  # a thread has a number of its own
         width, dtype = WIDTHS[device.type]
-        self._device = device
-        self._threads = torch.get_num_threads()
-        self._matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
-        self._stop = threading.Event()
-        self._spans: list[tuple[float, float]] = []
-        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
-
-    def __enter__(self) -> "Compute":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        on_gpu = self._device.type == "cuda"
-        torch.set_num_threads(self._threads)  # a thread has a number of its own
-        stream = torch.cuda.Stream(self._device) if on_gpu else None  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         with torch.no_grad(), torch.cuda.stream(stream) if stream else contextlib.nullcontext():
-            value = self._matrix
-            while not self._stop.is_set():
-                begin = time.perf_counter()
-                for _ in range(PRODUCTS if on_gpu else 1):
-                    value = self._matrix @ value
+            matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
+            moments = list[float]()
+            while len(moments) < 2 or not stop.is_set():
+                for _ in range(PRODUCTS if stream else 1):
+                    matrix = matrix @ matrix
                 if stream:
                     stream.synchronize()
-                self._spans.append((begin, time.perf_counter()))
+                moments.append(time.perf_counter())
+        return (moments[-1] - moments[0]) / (len(moments) - 1)
 
-    def mean_s(self, begin: float, end: float) -> float | None:
-        """Seconds of one product between two readings of ``time.perf_counter``, all delays included."""
-        spans = [(first, last) for first, last in list(self._spans) if first >= begin and last <= end]
-        return (spans[-1][1] - spans[0][0]) / len(spans) if spans else None
+    with ThreadPoolExecutor(1) as thread:
+        seconds = thread.submit(multiply)
+        try:
+            work()
+        finally:
+            stop.set()
+        return seconds.result()
 
 
 ROUNDS: Final = 8
@@ -255,27 +207,25 @@ def doublings(largest: int) -> list[int]:
 
 def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
     """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
-    means_by_size: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
+    means_by_size: dict[int, list[float]] = {members.elements_of(size): [] for size in session.sizes}
     for _ in range(ROUNDS):
         for elements, means in means_by_size.items():
             if session.place.rank in members.ranks:
-                call = BINDERS[operation](members, elements, session.device)
+                call = bind(operation, members, elements, session.device)
                 repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
                 means.append(mean_s(call, int(repeats)))
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return [], []
+    group, one_way = Group(len(members.ranks), members.num_nodes), 0.5 if operation == PING_PONG else 1.0
     odd, even = (
-        [_sample(operation, members, of, min(means[half::2])) for of, means in means_by_size.items()]
+        [
+            Sample(operation, group, of * ELEMENT_BYTES, one_way * min(s[half::2]))
+            for of, s in means_by_size.items()
+        ]
         for half in (0, 1)
     )
     return odd, even
-
-
-def _sample(operation: str, members: Members, elements: int, seconds: float) -> Sample:
-    """Sample of one call; of a round trip only one way counts."""
-    one_way = 0.5 if operation == PING_PONG else 1.0
-    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds)
 
 
 def mean_s(call: Call, repeats: int) -> float:
@@ -286,22 +236,16 @@ def mean_s(call: Call, repeats: int) -> float:
 
 def _slowdowns(session: Session) -> Iterator[tuple[str, float]]:
     """How much longer compute takes beside collectives of the largest size, by operation."""
-    elements = elements_of(session.sizes[-1], session.everyone)
-    with Compute(session.device) as compute:
+    device, everyone = session.device, session.everyone
+    elements = everyone.elements_of(session.sizes[-1])
+    dist.barrier()
+    alone_s = product_s(device, partial(time.sleep, 2 * BESIDE_S))
+    for operation in OPERATIONS:
+        call = bind(operation, everyone, elements, device)
+        repeats = _of_all_ranks(max(3, round(BESIDE_S / mean_s(call, 3))))[0]
+        slowed_s = product_s(device, partial(mean_s, call, repeats))
         dist.barrier()
-        begin = time.perf_counter()
-        time.sleep(2 * BESIDE_S)
-        alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
-        for operation in OPERATIONS:
-            call = BINDERS[operation](session.everyone, elements, session.device)
-            repeats = _of_all_ranks(max(3, round(BESIDE_S / mean_s(call, 3))))[0]
-            begin = time.perf_counter()
-            mean_s(call, repeats)
-            slowed = compute.mean_s(begin, time.perf_counter())
-            dist.barrier()
-            ratios = _of_all_ranks(slowed / alone if slowed and alone else None)
-            if known := [ratio for ratio in ratios if ratio is not None]:
-                yield operation, median(known)
+        yield operation, median(_of_all_ranks(slowed_s / alone_s))
 
 
 def _of_all_ranks(value: T) -> list[T]:
