@@ -215,19 +215,17 @@ def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
     stages = [layout.stages[number] for number in layout.hosted[position]]
     if checkpointing in ("none", "full"):
         name, again = (IN_FLIGHT, 0.0) if checkpointing == "none" else ("recomputed layer", 1.0)
-        of = ((_gradients(layout, stage), again * _activations(layout, stage)) for stage in stages)
-        size = max(float((gradients + layer).max()) for gradients, layer in of)
+        costs, size = layout.scenario.costs.components, 0.0
+        for stage in stages:
+            gradients = costs[stage.component].checkpointed.gradients[
+                stage.first_layer : stage.last_layer + 1
+            ]
+            size = max(size, float((gradients + again * _activations(layout, stage)).max()))
     else:
         parts = [part for stage in stages for part in _recomputed(layout, stage)]
         inner = [part for part in parts if not part.at_end] or parts
         name, size = "recomputed block", max((part.at_once for part in inner), default=0.0)
     return state if name == IN_FLIGHT and not size else (*state, Buffer(name, size * layout.held_batch))
-
-
-def _gradients(layout: Layout, stage: Stage) -> FloatArray:
-    """Bytes per sample of gradients that are in flight in the backward of each layer of a stage."""
-    of = layout.scenario.costs.components[stage.component].checkpointed
-    return of.gradients[stage.first_layer : stage.last_layer + 1]
 
 
 def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:

@@ -46,45 +46,19 @@ class _Segment(NamedTuple):
     writer: Draft | None
 
 
-class _Pending:
-    """Segments that a layer has yet to see, by position, each with its place in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._there: defaultdict[int | None, list[tuple[int, _Segment]]] = defaultdict(list)
-        self._came = 0
-
-    def add(self, segments: Iterable[_Segment]) -> None:
-        """Add segments after all others."""
-        for segment in segments:
-            self._there[segment.position].append((self._came, segment))
-            self._came += 1
-
-    def take(self, positions: Sequence[int], shares: Sequence[int]) -> list[list[_Segment]]:
-        """Take so many samples for each position; those on another only where it has too few."""
-        taken = [_take(self._there[at], share) for at, share in zip(positions, shares, strict=True)]
-        lacking = [share - _count(segments) for segments, share in zip(taken, shares, strict=True)]
-        if any(lacking):
-            rest = sorted(chain.from_iterable(self._there.values()))
-            for segments, share in zip(taken, lacking, strict=True):
-                segments.extend(_take(rest, share))
-            self._there.clear()
-            for item in rest:
-                self._there[item[1].position].append(item)
-        return taken
-
-
-def _take(numbered: list[tuple[int, _Segment]], share: int) -> list[_Segment]:
-    """Take up to so many samples of the first segments."""
+def _take(pending: list[_Segment], share: int, position: int | None = None) -> list[_Segment]:
+    """Take up to so many samples out of the first segments that lie on a position; None: of all."""
     taken: list[_Segment] = []
-    while share > 0 and numbered:
-        number, segment = numbered[0]
-        count = min(share, segment.stop - segment.start)
-        taken.append(segment._replace(stop=segment.start + count))
-        if taken[-1] == segment:
-            del numbered[0]
-        else:
-            numbered[0] = (number, segment._replace(start=segment.start + count))
+    left: list[_Segment] = []
+    for segment in pending:
+        there = segment.stop - segment.start
+        count = min(share, there) if position in (None, segment.position) else 0
         share -= count
+        if count:
+            taken.append(segment._replace(stop=segment.start + count))
+        if count < there:
+            left.append(segment._replace(start=segment.start + count) if count else segment)
+    pending[:] = left
     return taken
 
 
@@ -125,7 +99,7 @@ class FrozenWork:
     def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: Tensors) -> None:
         self._scenario, self._model, self._tensors = scenario, scenario.model, tensors
         self._batch_size, self._replicas = batch_size, replicas
-        self._pending: defaultdict[tuple[int, int], _Pending] = defaultdict(_Pending)
+        self._pending: defaultdict[tuple[int, int], list[_Segment]] = defaultdict(list)
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
@@ -134,7 +108,11 @@ class FrozenWork:
     def place(self, filled: FilledLayer) -> None:
         """Lay out one frozen layer over its positions."""
         shares = filled.shares or _shares(filled.samples, len(filled.positions))
-        taken = self._pending_of(filled.component, filled.layer).take(filled.positions, shares)
+        pending = self._pending_of(filled.component, filled.layer)
+        taken = [_take(pending, share, at) for at, share in zip(filled.positions, shares, strict=True)]
+        for segments, share in zip(taken, shares, strict=True):
+            if lacking := share - _count(segments):
+                segments.extend(_take(pending, lacking))
         pairs = [pair for pair in zip(filled.positions, taken, strict=True) if pair[1]]
         drafts = [self._add_op(filled, position, segments) for position, segments in pairs]
         if filled.layer:
@@ -144,13 +122,14 @@ class FrozenWork:
             for (_, segments), reader in zip(pairs, drafts, strict=True):
                 reader.reads += islice(tensors, len(segments))
 
-    def _pending_of(self, component: int, layer: int) -> _Pending:
+    def _pending_of(self, component: int, layer: int) -> list[_Segment]:
+        """Segments that a layer has yet to see, in the order in which they came."""
         pending = self._pending[component, layer]
         if layer == 0:
             inputs = self._frozen_inputs(component)
             main = max(inputs, key=lambda i: self._model.components[i].layers[-1].output_bytes, default=None)
             there = [_Segment(0, self._batch_size, None, None)] if main is None else self._outputs[main]
-            pending.add(there[self._known.get(component, 0) :])
+            pending += there[self._known.get(component, 0) :]
             self._known[component] = len(there)
         return pending
 
@@ -166,7 +145,7 @@ class FrozenWork:
         if layer == len(self._model.components[component].layers) - 1:
             self._outputs.setdefault(component, []).extend(written)
         else:
-            self._pending[component, layer + 1].add(written)
+            self._pending[component, layer + 1] += written
         if not layer:
             for start, stop, _, _ in segments:
                 for source in self._frozen_inputs(component):

@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from profiles.machines.collectives import Group, collective_law, crossing_bytes, sent_bytes
+from profiles.machines.collectives import collective_law, crossing_bytes, sent_bytes
 from profiles.machines.fabrics import OPERATIONS
 from strategies.parameters import check_option
 from strategies.plans.placement import Placement
@@ -87,7 +87,10 @@ class Network:
     def _find_collective(self, collective: Collective) -> CollectiveRoute:
         check_option("operation of a collective", collective.operation, OPERATIONS)
         placement = self.placement
-        group = self._group(collective)
+        if collective.group is None:
+            group = placement.group_of([placement.rank(0, device, 0) for device in collective.devices])
+        else:
+            group = self._group_of(*collective.group, subgroup=collective.subgroup)
         law = collective_law(placement.cluster, collective.operation, group)
         if collective.subgroup and collective.group and group.num_nodes > 1:
             whole = self._group_of(*collective.group)
@@ -159,12 +162,6 @@ class Network:
             yield from ((("switch", way, switch), held_s) for way in ("out", "in"))
             host_s += size / link.host_bandwidth_bytes_per_s
         yield ("host", node), min(device_port_s, max(load_s, host_s))
-
-    def _group(self, collective: Collective) -> Group:
-        positions = collective.group
-        if positions is None:
-            return self.placement.group_of([self.placement.rank(0, d, 0) for d in collective.devices])
-        return self._group_of(*positions, subgroup=collective.subgroup)
 
 
 def network_of(scenario: Scenario, placement: Placement) -> Network:

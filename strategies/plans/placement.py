@@ -92,8 +92,13 @@ class Placement:
 
     def rank(self, group: int, position: int, replica: int) -> int:
         """The number of a GPU."""
-        slot = position * self.replicas + replica
-        return slot * self.num_groups + group if self.data_inner else group * self.group_size + slot
+        each, apart = self._strides
+        return (position * self.replicas + replica) * each + group * apart
+
+    @cached_property
+    def _strides(self) -> tuple[int, int]:
+        """Distances between neighbouring GPUs of a group, and between the first of two groups."""
+        return (self.num_groups, 1) if self.data_inner else (1, self.group_size)
 
     def node(self, rank: int) -> int:
         """The node a GPU is in."""
@@ -110,12 +115,8 @@ class Placement:
 
     def ranks(self, position: int) -> list[int]:
         """The GPUs of all groups that hold a position."""
-        first, replicas, groups = position * self.replicas, self.replicas, self.num_groups
-        if self.data_inner:
-            slots = range(first * groups, (first + replicas) * groups, groups)
-            return [start + group for group in range(groups) for start in slots]
-        starts = range(first, first + groups * self.group_size, self.group_size)
-        return [*chain.from_iterable(range(start, start + replicas) for start in starts)]
+        slots, apart = self.devices(position), self._strides[1]
+        return [slot + group * apart for group in range(self.num_groups) for slot in slots]
 
     def group(self, *positions: int, subgroup: Subgroup | None = None) -> Group:
         """Return the group of all GPUs, or of a subgroup of those, that hold one of some positions."""

@@ -48,23 +48,11 @@ UPDATE: Final = "optimizer"
 LAUNCHES: Final = 1e6
 
 
-class Update(NamedTuple):
-    """A measured step of the optimizer of one component, by the memory recipe that it follows."""
-
-    component: str
-    parameters: int
-    recipe: str
-    seconds: float
-
-    @classmethod
-    def of(cls, table: Table) -> "Update":
-        """An update as a header has it."""
-        parameters, recipe = table.integer("parameters", minimum=1), table.choice("recipe", tuple(RECIPES))
-        return cls(table.text("component"), parameters, recipe, table.positive("ms") * MILLISECOND)
-
-
 class Header(NamedTuple):
-    """Header of a profile, as a calibration needs it: model, measurement, memory of the GPU, and number of rows."""
+    """Header of a profile, as a calibration needs it: model, measurement, memory of the GPU, and number of rows.
+
+    ``updates`` are measured steps of the optimizer: component, bytes that its memory recipe moves, in GB, and seconds.
+    """
 
     model: str
     height: int
@@ -73,7 +61,7 @@ class Header(NamedTuple):
     source: str
     memory_GiB: float | None  # noqa: N815  the unit's own spelling
     rows: int | None = None
-    updates: tuple[Update, ...] = ()
+    updates: tuple[tuple[str, float, float], ...] = ()
 
 
 def read_header(times: Path) -> Header | None:
@@ -86,8 +74,12 @@ def read_header(times: Path) -> Header | None:
     height, width = (table.integer(key, minimum=1) for key in ("height", "width"))
     memory = table.positive("memory_GiB") if "memory_GiB" in table else None
     rows = table.integer("rows") if "rows" in table else None
-    updates = tuple(map(Update.of, table.tables("optimizer")))
-    return Header(model, height, width, dtype, source, memory, rows, updates)
+    updates = []
+    for of in table.tables("optimizer"):
+        parameters, recipe = of.integer("parameters", minimum=1), of.choice("recipe", tuple(RECIPES))
+        moved = parameters * RECIPES[recipe].step_bytes / GB
+        updates.append((of.text("component"), moved, of.positive("ms") * MILLISECOND))
+    return Header(model, height, width, dtype, source, memory, rows, tuple(updates))
 
 
 def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
@@ -128,10 +120,9 @@ def _rows(path: Path, header: Header | None) -> list[Row]:
 
 def updates_of(model: Model, header: Header) -> Iterator[Record]:
     """Yield samples of measured updates of weights (layer -1), which move the bytes of the memory recipe."""
-    for update in header.updates:
-        moved = update.parameters * RECIPES[update.recipe].step_bytes / GB
-        place = {"model": model.name, "component": update.component, "layer": -1, "batch": 1, "shape": ()}
-        yield _sample(place, UPDATE, update.seconds, np.array([0.0, 0.0, 0.0, moved, 0.0]))
+    for component, moved, seconds in header.updates:
+        place = {"model": model.name, "component": component, "layer": -1, "batch": 1, "shape": ()}
+        yield _sample(place, UPDATE, seconds, np.array([0.0, 0.0, 0.0, moved, 0.0]))
 
 
 def _sample(place: Record, quantity: str, seconds: float, amounts: FloatArray) -> Record:
