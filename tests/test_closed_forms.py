@@ -6,9 +6,9 @@ import pytest
 
 from sim.replay import engine, memory
 from validate.__main__ import main
-from validate.closed_forms import families, report
+from validate.closed_forms import families
+from validate.closed_forms.families import closed_forms
 from validate.closed_forms.forms import Form
-from validate.closed_forms.report import closed_forms
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def wrong():
 
 
 def test_a_value_beyond_its_tolerance_fails_the_command_and_is_shown(capsys, monkeypatch):
-    monkeypatch.setattr(report, "closed_forms", wrong)
+    monkeypatch.setattr(families, "closed_forms", wrong)
     assert main(["closed-forms"]) == 1
     printed = capsys.readouterr().out
     assert "1 do not hold" in printed

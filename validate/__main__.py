@@ -44,7 +44,7 @@ def _call(name: str, options: argparse.Namespace) -> object:
     run: Any
     match name:
         case "closed-forms":
-            from validate.closed_forms.report import run_closed_forms as run
+            from validate.closed_forms.families import run_closed_forms as run
         case "published" | "paper":
             from validate.published import papers, report
 

@@ -1,4 +1,6 @@
-"""Closed forms: seconds of an iteration, its idle share, activations held and bytes sent; PipeFusion's time.
+"""Closed forms and the command ``closed-forms``: one line per family, and the values that differ, or all values.
+
+Seconds of an iteration, its idle share, activations held and bytes sent; PipeFusion's time.
 
 P positions, M micro-batches, f and b seconds of the forward and the backward of one stage on one micro-batch
 (b = 2 f: B of the input part and W of the weight part), v chunks per position; equal stages, free links. In a wave
@@ -13,13 +15,15 @@ their own; W synchronous steps; A bytes of the hidden state, n of the noise pred
 samples of one pass; K skips that end in a later stage.
 """
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
 from profiles.architectures.synthetic import equal_layers_model
+from profiles.measuring.writing import grouped
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
@@ -31,6 +35,7 @@ from strategies.sampling_scenario import SamplingScenario
 from validate.closed_forms.forms import Form, form, letter_text
 from validate.equal_blocks import equal_blocks_transformer
 from validate.points import cluster_of, forward_bytes, replayed, sampled, sampling, scenario
+from validate.tables import Section, print_sections
 
 DEGREES: Final = (2, 4, 8)
 GRIDS: Final = {
@@ -210,3 +215,53 @@ def _hybrid(degrees: Degrees) -> Trace:
     parameters |= {"patches": degrees.letters["M"], "warmup_steps": WARMUP}
     scenario = SamplingScenario(model, cluster_of("ideal"), workload)
     return simulate(make("hybrid", parameters).plan(scenario))
+
+
+FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
+    pipelines, pipefusion, sent_bytes, hybrid, skips,
+)  # fmt: skip
+
+
+def closed_forms() -> list[Form]:
+    """Every value of all families."""
+    return [form for family in FAMILIES for form in family()]
+
+
+def run_closed_forms(options: argparse.Namespace) -> int:
+    """Print the summary, and all values or those that differ; return 1 where one does."""
+    forms = closed_forms()
+    shown = forms if options.all else [form for form in forms if not form.holds]
+    families = grouped(shown, lambda one: one.family)
+    print_sections([summary(forms), *(_section(family, of) for family, of in families.items())])
+    return int(not all(form.holds for form in forms))
+
+
+def _section(family: str, forms: Sequence[Form]) -> Section:
+    """One table of a family."""
+    rows = []
+    for one in forms:
+        numbers = (f"{one.expected:.7g}", f"{one.simulated:.7g}", f"{one.error:+.1e}")
+        rows.append([one.setting, one.formula, *numbers, "yes" if one.holds else "NO"])
+    title = f"{family}: {len(forms)} values, {_verdict(forms)}, largest error {_worst(forms)}"
+    header = ("setting", "formula", "its value", "simulated", "error", "holds")
+    return Section(title, header, rows, f"Source: {'; '.join(dict.fromkeys(one.source for one in forms))}.")
+
+
+def _verdict(forms: Sequence[Form]) -> str:
+    missed = sum(not one.holds for one in forms)
+    return f"{missed} do not hold" if missed else "all hold"
+
+
+def _worst(forms: Sequence[Form]) -> str:
+    return f"{max((one.error for one in forms), key=abs):+.1e}"
+
+
+def summary(forms: Sequence[Form]) -> Section:
+    """One line per family."""
+    families = grouped(forms, lambda one: one.family)
+    rows = []
+    for family, of in families.items():
+        formulas = "; ".join(dict.fromkeys(one.formula for one in of))
+        rows.append([family, formulas, f"{len(of)}", f"{sum(one.holds for one in of)}", _worst(of)])
+    title = f"Closed forms: {len(forms)} values of {len(families)} families, {_verdict(forms)}"
+    return Section(title, ("family", "formula", "values", "hold", "largest relative error"), rows)
