@@ -23,9 +23,10 @@ class SamplingBuilder:
         self._awaited: list[list[int]] = [[] for _ in range(count)]
         self._tensors: list[Tensor] = []
         self._collectives: list[Collective] = []
-        self._given: list[tuple[int, int]] = []
-        self._kept: list[tuple[int, int]] = []
-        self._posted_after: dict[tuple[int, int], int] = {}
+        self.given: list[tuple[int, int]] = []
+        self.kept: list[tuple[int, int]] = []
+        self.posted_after: dict[tuple[int, int], int] = {}
+        """As of ``Plan``."""
 
     def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
         """A new tensor."""
@@ -52,14 +53,6 @@ class SamplingBuilder:
         """Let a device's next op wait for a tensor."""
         self._awaited[device].append(tensor)
 
-    def give(self, device: int, tensor: int) -> None:
-        """Let a tensor lie on a device from the start."""
-        self._given.append((tensor, device))
-
-    def keep(self, device: int, tensor: int) -> None:
-        """Let a tensor lie on a device until the end."""
-        self._kept.append((tensor, device))
-
     def send(self, device: int, tensor: int) -> None:
         """Let a device hand over a tensor once its last op has ended and all that was announced to it is there."""
         if self._awaited[device]:
@@ -76,11 +69,6 @@ class SamplingBuilder:
         """Let a device's host be busy for some seconds once it has dispatched the last op."""
         if self._ops[device]:
             self._ops[device][-1].host_s += seconds
-
-    def post_after(self, device: int, tensor: int, index: int) -> None:
-        """Let a device post the receive of a tensor only when its op of that index has ended."""
-        if index >= 0:
-            self._posted_after[tensor, device] = index
 
     def collective(
         self,
@@ -124,7 +112,7 @@ class SamplingBuilder:
 
     def build(self, stages: Sequence[Stage], resident: Sequence[tuple[Buffer, ...]]) -> Plan:
         """The plan; tensors still announced to a device must lie there at the end."""
-        kept = self._kept + [(t, device) for device, awaited in enumerate(self._awaited) for t in awaited]
+        kept = self.kept + [(t, device) for device, awaited in enumerate(self._awaited) for t in awaited]
         return Plan(
             ops=tuple(tuple(draft.finish() for draft in row) for row in self._ops),
             tensors=tuple(self._tensors),
@@ -132,8 +120,8 @@ class SamplingBuilder:
             stages=tuple(stages),
             collectives=tuple(self._collectives),
             resident=tuple(resident),
-            given=tuple(self._given),
+            given=tuple(self.given),
             kept=tuple(dict.fromkeys(kept)),
-            posted_after=FrozenMapping(self._posted_after),
+            posted_after=FrozenMapping(self.posted_after),
             host_ahead_s=self.calls.ahead_s,
         )

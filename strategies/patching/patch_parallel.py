@@ -97,7 +97,7 @@ class Patches(GridLayout):
         if first:  # the predictions of the step before lie on every device, until its first op has used them
             output = builder.tensor("all_gather", 0, 0, self.output_bytes)
             for device in range(self.grid.positions):
-                builder.give(device, output)
+                builder.given.append((output, device))
                 builder.expect(device, output)
         follows_displaced = first > 0 and self.kind_of(first - 1) is Kind.DISPLACED
         gathered = self._given(builder) if follows_displaced else []
@@ -105,8 +105,7 @@ class Patches(GridLayout):
             gathered = self._pass(builder, step, gathered)
         for guided, results in enumerate(gathered):
             for device in self.grid.team(guided, 0):
-                for result in results:
-                    builder.keep(device, result)
+                builder.kept += [(result, device) for result in results]
         return builder.build(self.stages(), self.resident(steps))
 
     def stage_s(self, stage: int = 0) -> float:
@@ -149,8 +148,7 @@ class Patches(GridLayout):
         for guided in range(self.grid.guidance):
             results = [builder.tensor("all_gather", 0, number, size) for number, size in enumerate(sizes)]
             for device in self.grid.team(guided, 0):
-                for result in results:
-                    builder.give(device, result)
+                builder.given += [(result, device) for result in results]
             gathered.append(results)
         return gathered
 

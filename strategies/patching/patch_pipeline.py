@@ -220,7 +220,7 @@ class _Writer:
                 for tensor in self.mail.pop(key, ()):
                     self.builder.receive(device, tensor)
                     if len(ends) >= back:
-                        self.builder.post_after(device, tensor, ends[-back])
+                        self.builder.posted_after[tensor, device] = ends[-back]
 
     def _send(
         self, role: str, guided: int, stages: tuple[int, int], patch: int | None, size_bytes: float
