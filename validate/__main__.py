@@ -46,9 +46,9 @@ def _call(name: str, options: argparse.Namespace) -> object:
         case "closed-forms":
             from validate.closed_forms.families import run_closed_forms as run
         case "published" | "paper":
-            from validate.published import papers, report
+            from validate.published import report
 
-            run = report.run_published if name == "published" else papers.run_paper
+            run = report.run_published if name == "published" else report.run_paper
         case "clusters":
             from validate.published.clusters import run_clusters as run
         case "gpu":

@@ -1,8 +1,11 @@
-"""The command ``published``: the runs of each task, then every number with its prediction, or why it has none."""
+"""The command ``published``: the runs of each task, then every number with its prediction, or why it has none.
+
+The command ``paper``: each table of a paper beside simulated numbers, and what is asked of ``sim`` for each.
+"""
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from math import inf
@@ -10,6 +13,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
+from profiles.checks import check_choice
+from profiles.errors import counted
 from profiles.files import read_text
 from profiles.measuring.writing import grouped
 from profiles.outputs import check_writable
@@ -24,13 +29,14 @@ from validate.published.ledger import (
     Ledger,
     all_training,
     coverage,
+    error_words,
     least,
     near,
     side_by_side,
     winners,
 )
 from validate.published.left_out import sources_left_out
-from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
+from validate.published.records import LATENCY, MEMORY, OVER, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.serving import systems as serving
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
@@ -288,3 +294,41 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     LEFT_OUT: sources_left_out,
 }
 """The tables of each region."""
+
+
+PAPERS: Final[Mapping[str, Mapping[str, Sequence[Callable[[], Iterable[Record]]]]]] = {
+    "diffusionpipe": diffusionpipe.TABLES,
+    "pulse": pulse.TABLES,
+}
+PAPER_HEADER: Final = ("number", "published", "simulated", "error", "asked")
+
+
+def run_paper(options: argparse.Namespace) -> None:
+    """Print one table of a paper, or all, and write them between their markers."""
+    tables = PAPERS[options.name]
+    if options.table is not None:
+        check_choice("paper", "--table", options.table, tuple(tables))
+        tables = {options.table: tables[options.table]}
+    for name, experiments in tables.items():
+        section = Section(name, PAPER_HEADER, [*_paper_rows(experiments)])
+        print_sections([section])
+        if options.readme is not None:
+            marker = f"<!-- python -m validate paper {options.name} --table {name} -->"
+            write_tables(options.readme, (marker, "<!-- end -->"), [section])
+
+
+def _paper_rows(experiments: Sequence[Callable[[], Iterable[Record]]]) -> Iterator[list[str]]:
+    """The rows of a table: of each number its base setting, then the other choices that the paper leaves open."""
+    records = (record for run in experiments for record in run())
+    for row, alike in grouped(records, lambda one: one.row).items():
+        where = (
+            row.model,
+            row.num_gpus and counted(row.num_gpus, "GPU"),
+            row.batch_size and f"batch {row.batch_size}",
+        )
+        what = (row.item, row.method, row.quantity.replace("_", " "), *where)
+        cells = [", ".join(f"{word}" for word in what if word and word != UNSAID), f"{row.value:.4g}"]
+        for one in {record.setting: record for record in alike}.values():
+            commands = OVER.join(f"`{command}`" for command in one.setting.split(OVER))
+            yield [*cells, f"{one.predicted:.3g}", error_words(one), commands]
+            cells = ["", ""]
