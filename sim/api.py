@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import Any, Final, overload
 
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of, plain_value
@@ -27,6 +27,7 @@ from sim.explore.counts import counts, gpus_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, swept_points
 from sim.explore.relax import least_recomputed
 from sim.explore.search import run_sweep
+from sim.explore.store import Store, code_of
 from sim.explore.sweep import TOP, Report, objectives
 from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, setting
 from sim.inputs.limits import check_exists, check_passes, check_swept
@@ -58,9 +59,6 @@ from strategies.policy import Policy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy
-
-if TYPE_CHECKING:
-    from sim.explore.store import Store
 
 Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
 """Strategies that a sweep looks at: names, with commas or as a list, or classes."""
@@ -317,12 +315,10 @@ def start_clusters(
     return Clusters(tuple(scalings), {name: price_of(price, name) for name in names})
 
 
-def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:
+def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager[Store | None]:
     """Return the store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept."""
     if path is None:
         return nullcontext()
-    from sim.explore.store import Store, code_of
-
     if not isinstance(path, str | PathLike):
         raise InputError(f"`store` is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:

@@ -1,12 +1,12 @@
 """Commands: for each subcommand of ``sim`` a function that adds its flags, and one that carries it out.
 
-Slow imports are made where they are used.
+Matplotlib is imported where it is used, since it is slow.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +17,19 @@ from sim.cli.console import note
 from sim.cli.flags import ASIDE, add_question, arguments, file_flag, given_parameters, named, option_values
 from sim.explore.balance import SHAPES
 from sim.explore.relax import NOTHING_FITS, Question, relax
+from sim.explore.store import StoreFile
 from sim.inputs.calibrating import setting
 from sim.inputs.experiments import as_toml
 from sim.inputs.scenarios import request_of, scenario_of
+from sim.launching.launch import launch
 from sim.outcomes.results import Result
+from sim.replay.chrome_trace import write_chrome_trace
+from sim.report.balances import balance_blocks
+from sim.report.blocks import Block, print_blocks
+from sim.report.comparisons import compare
 from sim.report.frames import check_out
 from sim.report.page import check_plotly
+from sim.report.results import result_blocks
 from strategies.plans.workloads import AUTO
 
 READ: Final = (
@@ -32,16 +39,17 @@ READ: Final = (
 """Flags that may name a file to read."""
 
 
-def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
-    """Add the flags of how an answer is printed, its trace, its pictures, and its question as a file."""
+def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str = "") -> None:
+    """Add the flags of how an answer is printed, its trace, its page, and its schedule and question, if it has one."""
     add = parser.add_argument
     add("--json", action="store_true", help=f"print {what}")
     add("--trace", type=file_flag, metavar="FILE", help=f"write {trace}")
-    add("--gantt", type=file_flag, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
+    if gantt:
+        add("--gantt", type=file_flag, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
+        _add_print_experiment(parser)
     add("--format", choices=("text", "markdown"), default="text", help="how to print (default: text)")
     words = "write a page with pictures that needs no network"
     add("--report", type=file_flag, metavar="FILE.html", help=words)
-    _add_print_experiment(parser)
 
 
 def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +66,6 @@ def add_run(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
-    from sim.report.blocks import print_blocks
-    from sim.report.results import result_blocks
-
     if options.print_experiment:
         return print_experiment(options)
     check_files(options)
@@ -72,10 +77,15 @@ def run_command(options: argparse.Namespace) -> int:
     if options.report is not None:
         result.write_report(options.report, options.line)
         note(f"wrote {options.report}")
+    return print_answer(options, result, lambda: result_blocks(result))
+
+
+def print_answer(options: argparse.Namespace, answer: Any, blocks: Callable[[], list[Block]]) -> int:  # noqa: ANN401
+    """Print an answer as JSON where that is wanted, else its blocks."""
     if options.json:
-        print(json.dumps(result.to_json(), allow_nan=False))
+        print(json.dumps(answer.to_json(), allow_nan=False))
     else:
-        print_blocks(result_blocks(result), as_markdown=options.format == "markdown")
+        print_blocks(blocks(), as_markdown=getattr(options, "format", "") == "markdown")
     return 0
 
 
@@ -139,8 +149,6 @@ def check_files(options: argparse.Namespace) -> None:
 
 def write_files(options: argparse.Namespace, result: Result) -> None:
     """Write the traces and the pictures of a result, each by its name beside the main one."""
-    from sim.replay.chrome_trace import write_chrome_trace
-
     for name, trace in result.traces.items() if options.trace or options.gantt else ():
         suffix = f"-{name}" if name else ""
         for path in filter(None, (options.trace, options.gantt)):
@@ -175,8 +183,6 @@ def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def launch_command(options: argparse.Namespace) -> int:
     """Print the command or code that starts a point in a runtime."""
-    from sim.launching.launch import launch
-
     if options.print_experiment:
         return print_experiment(options)
     start = launch(strategy=options.strategy, **arguments(options))
@@ -201,15 +207,8 @@ def add_balance(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def balance_command(options: argparse.Namespace) -> int:
     """Print what training on samples of mixed shapes costs, and what evens them out."""
-    from sim.report.balances import balance_blocks
-    from sim.report.blocks import print_blocks
-
     found = api.balance(strategy=options.strategy, shapes=options.shapes, **arguments(options))
-    if options.json:
-        print(json.dumps(found.to_json(), allow_nan=False))
-    else:
-        print_blocks(balance_blocks(found))
-    return 0
+    return print_answer(options, found, lambda: balance_blocks(found))
 
 
 def add_schedule(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -241,9 +240,6 @@ def add_compare(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 
 def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
-    from sim.report.blocks import print_blocks
-    from sim.report.comparisons import compare
-
     comparison = compare(options.before, options.after, question=options.question or ())
     if options.json:
         print(json.dumps(comparison.to_json(), allow_nan=False))
@@ -261,8 +257,6 @@ def add_merge(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 
 def merge_command(options: argparse.Namespace) -> int:
     """Make one store of several."""
-    from sim.explore.store import StoreFile
-
     check_new(options.out)
     for path in options.stores:
         with StoreFile(path, reads=True) as store:
@@ -273,14 +267,3 @@ def merge_command(options: argparse.Namespace) -> int:
         questions = len(list(store.questions()))
     print(f"{options.out}: answers to {counted(questions, 'question')}")
     return 0
-
-
-ADDERS: Final = {
-    "run": add_run,
-    "balance": add_balance,
-    "launch": add_launch,
-    "schedule": add_schedule,
-    "compare": add_compare,
-    "merge": add_merge,
-}
-"""The functions that add the flags of these commands."""

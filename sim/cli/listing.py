@@ -15,6 +15,7 @@ from profiles.machines.devices import DEVICES, device_names
 from profiles.names import STRATEGY, having, known_name, unknown_name
 from profiles.software.stacks import STACKS, stack_names
 from sim.cli.console import note
+from sim.report.listings import print_listing, print_strategy
 from strategies.registry import every_strategy
 
 
@@ -48,8 +49,6 @@ def add_list(listed: str, parser: argparse.ArgumentParser, _: Sequence[str]) -> 
 
 def list_command(listed: str, options: argparse.Namespace) -> int:
     """List the things of a kind, or show the file, or the parameters, of one."""
-    from sim.report.listings import print_listing, print_strategy
-
     kind, one = KINDS[listed], listed.removesuffix("s").replace("strategie", STRATEGY)
     if options.action is None:
         print_listing(listed, as_json=options.json)

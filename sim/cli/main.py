@@ -16,14 +16,20 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, near_or_all, one_line, shown
+from sim.cli import commands
 from sim.cli.console import Parser, flags_of, guarded, note
+from sim.cli.flags import strategy_flags
+from sim.cli.listing import add_completion, add_list
+from sim.cli.measuring import add_measure
+from sim.cli.serving import add_serve
+from sim.cli.sweeping import add_sweep
+from sim.cli.synthesize import add_synthesize
+from sim.inputs.experiments import Experiment
 from sim.interrupts import as_keyboard_interrupt
-
-if TYPE_CHECKING:
-    from sim.inputs.experiments import Experiment
+from strategies.registry import every_strategy
 
 COMMANDS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
@@ -57,16 +63,14 @@ def _main(arguments: Sequence[str]) -> int:
         raise experiment.blamed(error) from None
 
 
-def _experiment(arguments: Sequence[str]) -> "Experiment | None":
+def _experiment(arguments: Sequence[str]) -> Experiment | None:
     """Return what the file named by --experiment adds to the command line; None where none is named."""
-    if not any(argument.partition("=")[0] in QUESTIONS for argument in arguments):
-        return None
-    from sim.inputs.experiments import Experiment
-
     early = Parser(add_help=False)
     for flag in QUESTIONS:
         early.add_argument(flag, dest="experiment")
     known, rest = early.parse_known_args(arguments)
+    if known.experiment is None:
+        return None
     flags = frozenset(argument.partition("=")[0] for argument in rest if argument.startswith("--"))
     return Experiment.read(known.experiment, flags)
 
@@ -112,9 +116,6 @@ def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpar
 def _describe_unknown(flag: str, command: argparse.ArgumentParser) -> str:
     """Return the message about a flag that a command does not have; it may be one of another strategy."""
     if names := command.get_default("named"):
-        from sim.cli.flags import strategy_flags
-        from strategies.registry import every_strategy
-
         flags = list(dict.fromkeys(item for name in names for item in strategy_flags(name)))
         if any(flag in strategy_flags(name) for name in every_strategy()):
             rule = f"{near(flag, flags)}it has {', '.join(flags) or 'none'}"
@@ -132,14 +133,14 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
     top = COMMANDS["sim"]
     parser = Parser(prog="sim", description=top["description"], epilog=_examples("sim"))
     parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listed = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, words in COMMANDS.items():
         if words is top:
             continue
         about = words.get("description", words["help"])
-        command = commands.add_parser(name, help=words["help"], description=about, epilog=_examples(name))
+        command = listed.add_parser(name, help=words["help"], description=about, epilog=_examples(name))
         if whole or name in arguments[:1]:
-            _adder(name)(command, arguments)
+            ADDERS.get(name, partial(add_list, name))(command, arguments)
             loudness = command.add_mutually_exclusive_group()
             loudness.add_argument("-q", "--quiet", action="store_true", help="only errors on stderr")
             loudness.add_argument("-v", "--verbose", action="store_true", help="say what took how long")
@@ -147,33 +148,6 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
             if command.get_default("named"):
                 command.epilog = _examples(name, flags_of(command))
     return parser
-
-
-def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
-    """Return the function that adds the flags of a command; slow imports are made for their own command."""
-    match name:
-        case "run" | "balance" | "launch" | "schedule" | "compare" | "merge":
-            from sim.cli.commands import ADDERS
-
-            return ADDERS[name]
-        case "measure":
-            from sim.cli.measuring import add_measure
-
-            return add_measure
-        case "synthesize":
-            from sim.cli.synthesize import add_synthesize
-
-            return add_synthesize
-        case "sweep" | "serve":
-            from sim.cli.serving import add_serve
-            from sim.cli.sweeping import add_sweep
-
-            return add_sweep if name == "sweep" else add_serve
-    from sim.cli.listing import add_completion, add_list
-
-    if name == "completion":
-        return partial(add_completion, lambda: make_parser(whole=True))
-    return partial(add_list, name)
 
 
 def _examples(name: str, flags: Collection[str] | None = None) -> str:
@@ -184,3 +158,19 @@ def _examples(name: str, flags: Collection[str] | None = None) -> str:
         if flags is None or {word for word in line.split() if word.startswith("--")} <= {*flags}
     ]
     return "\n  ".join(("examples:", *chosen))
+
+
+ADDERS: Final[dict[str, Callable[[argparse.ArgumentParser, Sequence[str]], None]]] = {
+    "run": commands.add_run,
+    "balance": commands.add_balance,
+    "launch": commands.add_launch,
+    "schedule": commands.add_schedule,
+    "compare": commands.add_compare,
+    "merge": commands.add_merge,
+    "sweep": add_sweep,
+    "serve": add_serve,
+    "synthesize": add_synthesize,
+    "measure": add_measure,
+    "completion": partial(add_completion, lambda: make_parser(whole=True)),
+}
+"""The functions that add the flags of a command; of the others, which list what there is, it is ``add_list``."""

@@ -1,7 +1,6 @@
 """Serving: the command ``sim serve``: the best way to divide GPUs among the requests of a load."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Final
@@ -9,12 +8,11 @@ from typing import Final
 from profiles.errors import counted, flag_of
 from profiles.outputs import check_ending, whole_file
 from sim import api
-from sim.cli.commands import check_files
+from sim.cli.commands import add_pictures, check_files, print_answer
 from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, named, settings_of, strategy_flags
 from sim.interrupts import postponed
 from sim.launching.launch import server_line
-from sim.report.blocks import print_blocks
 from sim.report.serving import load_warning, serving_blocks
 from sim.report.views import Serving
 from sim.serving.inputs import TRAFFIC
@@ -53,12 +51,9 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
         settings["help"] += f" (shipped: {mixes})" if item.name == "mix" else ""
         group.add_argument(flag_of(item.name), **settings)
     add = parser.add_argument
-    add("--json", action="store_true", help="print all plans as JSON, best first")
     add("--out", type=file_flag, metavar="FILE.csv", help="write the requests of the best plan")
-    add("--trace", type=file_flag, metavar="FILE", help="write what its GPUs run, to open in Perfetto")
     add("--plot", type=file_flag, metavar="FILE", help="draw the plans (.png, .svg, .pdf)")
-    add("--format", choices=("text", "markdown"), default="text", help="how to print (default: text)")
-    add("--report", type=file_flag, metavar="FILE.html", help="write a page with pictures")
+    add_pictures(parser, "all plans as JSON, best first", "what its GPUs run, to open in Perfetto")
 
 
 def serve_command(options: argparse.Namespace) -> int:
@@ -81,16 +76,11 @@ def serve_command(options: argparse.Namespace) -> int:
     if words := load_warning(serving):
         note(f"warning: {words}")
     _write(options, serving)
-    _print(options, serving)
-    return 0
+    return _print(options, serving)
 
 
-def _print(options: argparse.Namespace, serving: Serving) -> None:
-    """Print an answer."""
-    if options.json:
-        print(json.dumps(serving.to_json(), allow_nan=False))
-    else:
-        print_blocks(serving_blocks(serving, server_line), as_markdown=options.format == "markdown")
+def _print(options: argparse.Namespace, serving: Serving) -> int:
+    return print_answer(options, serving, lambda: serving_blocks(serving, server_line))
 
 
 def _write(options: argparse.Namespace, serving: Serving) -> None:

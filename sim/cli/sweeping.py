@@ -24,9 +24,12 @@ from sim.explore.workers import on_cluster
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
 from sim.outcomes.tasks import TASKS
+from sim.report import rankings, scalings
+from sim.report.blocks import print_blocks
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
 from sim.report.numbers import milliseconds, sample_words
+from sim.report.page import write_sweep_report
 from sim.report.views import Clusters, Sweep
 
 if TYPE_CHECKING:
@@ -151,9 +154,6 @@ def _best_words(sweep: Sweep) -> str:
 
 def _show(options: argparse.Namespace, clusters: Clusters) -> int:
     """Plot and print the answer."""
-    from sim.report import rankings, scalings
-    from sim.report.blocks import print_blocks
-
     answer, chosen = clusters.leading, clusters.leading.chosen
     alone = chosen.scenario.task == "sample" and not hasattr(options, "include")
     remarks = [words(options, chosen) for words in (_task_words, _steps_words, _batch_words)]
@@ -196,8 +196,6 @@ def _draw(options: argparse.Namespace, clusters: Clusters, remark: str) -> None:
     if options.trace or options.gantt:
         write_files(options, chosen.result_of(next(iter(chosen))))
     if options.report is not None:
-        from sim.report.page import write_sweep_report
-
         write_sweep_report(answer.sweeps, options.report, options.line, remark, clusters)
         note(f"wrote {options.report}")
 

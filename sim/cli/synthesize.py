@@ -2,18 +2,17 @@
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from profiles.errors import InputError
 from sim.cli.flags import number, small_integer
 from strategies.orders.named import placed
 from strategies.orders.problem import Chain, Problem, peak_held, wave_positions
-from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, TIME_LIMIT_S, Synthesis, synthesize
+from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, TIME_LIMIT_S, synthesize
 from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
 
@@ -28,43 +27,21 @@ METHODS: Final = {
 }
 
 
-class Solved(NamedTuple):
-    """A problem, its order with bound and proof, and the seconds that it took."""
-
-    problem: Problem
-    synthesis: Synthesis
-    elapsed_s: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the answer as JSON values; times are in the unit of the durations."""
-        ordering = self.synthesis.ordering
-        return {
-            "pipeline_degree": self.problem.num_devices,
-            "micro_batches": len(self.problem.chains[0].micro_batches),
-            "positions": list(self.problem.positions),
-            "bound": self.synthesis.bound_s,
-            "makespan": ordering.makespan_s,
-            "proven": self.synthesis.proven,
-            "method": self.synthesis.method,
-            "activations_held": peak_held(ordering.rows),
-            "seconds": self.elapsed_s,
-            "rows": format_order(ordering.rows).splitlines(),
-        }
-
-    def __str__(self) -> str:
-        values, words = self.to_json(), "no shorter order exists"
-        if not self.synthesis.proven:
-            words = f"not proven: {values['makespan'] / values['bound'] - 1:.2%} over bound"
-        lines = {
-            "problem": f"{values['pipeline_degree']} devices, {len(values['positions'])} stages,"
-            f" {values['micro_batches']} micro-batches",
-            "bound": f"{values['bound']:.6g}",
-            "makespan": f"{values['makespan']:.6g}, {words}",
-            "method": METHODS[values["method"]],
-            "activations held": " ".join(map(str, values["activations_held"])),
-            "seconds": f"{self.elapsed_s:.3f}",
-        }
-        return "\n".join(f"{name:<18}{value}" for name, value in lines.items())
+def _words(values: dict[str, Any]) -> str:
+    """Return an answer in words."""
+    words = "no shorter order exists"
+    if not values["proven"]:
+        words = f"not proven: {values['makespan'] / values['bound'] - 1:.2%} over bound"
+    devices, stages = values["pipeline_degree"], len(values["positions"])
+    lines = {
+        "problem": f"{devices} devices, {stages} stages, {values['micro_batches']} micro-batches",
+        "bound": f"{values['bound']:.6g}",
+        "makespan": f"{values['makespan']:.6g}, {words}",
+        "method": METHODS[values["method"]],
+        "activations held": " ".join(map(str, values["activations_held"])),
+        "seconds": f"{values['seconds']:.3f}",
+    }
+    return "\n".join(f"{name:<18}{value}" for name, value in lines.items())
 
 
 def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
@@ -82,7 +59,7 @@ def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
     )
     add("--forward", type=times, default=(1.0,), metavar="TIME", help="of a stage, or of each (default: 1)")
     add("--backward", type=times, default=(2.0,), metavar="TIME", help="likewise (default: 2)")
-    add("--lag", type=_time, default=0.0, metavar="TIME", help="from one device to another (default: 0)")
+    add("--lag", type=_lag, default=0.0, metavar="TIME", help="from one device to another (default: 0)")
     add = parser.add_argument
     words = f"seconds for the integer programme (default: {TIME_LIMIT_S:g})"
     add("--time-limit", type=_time, default=TIME_LIMIT_S, metavar="S", help=words)
@@ -96,10 +73,14 @@ def _list_of(item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 
 
 def _time(text: str) -> float:
-    value = number(text)
-    if not math.isfinite(value) or abs(value) > MAX_TIME:
-        raise argparse.ArgumentTypeError(f"is {text}, must be finite, and at most {MAX_TIME:g}")
+    """Return a positive time."""
+    if not 0 < (value := number(text)) <= MAX_TIME:
+        raise argparse.ArgumentTypeError(f"is {text}, must be above 0, and at most {MAX_TIME:g}")
     return value
+
+
+def _lag(text: str) -> float:
+    return 0.0 if number(text) == 0 else _time(text)
 
 
 def synthesize_command(options: argparse.Namespace) -> int:
@@ -108,14 +89,26 @@ def synthesize_command(options: argparse.Namespace) -> int:
         raise InputError("--json and --format torch both want stdout: give one of them")
     problem, start = _problem(options), perf_counter()
     synthesis = synthesize(problem, options.time_limit)
-    answer, rows = Solved(problem, synthesis, perf_counter() - start), synthesis.ordering.rows
+    rows = synthesis.ordering.rows
+    values = {  # times are in the unit of the durations
+        "pipeline_degree": problem.num_devices,
+        "micro_batches": options.micro_batches,
+        "positions": list(problem.positions),
+        "bound": synthesis.bound_s,
+        "makespan": synthesis.ordering.makespan_s,
+        "proven": synthesis.proven,
+        "method": synthesis.method,
+        "activations_held": peak_held(rows),
+        "seconds": perf_counter() - start,
+        "rows": format_order(rows).splitlines(),
+    }
     if options.json:
-        print(json.dumps(answer.to_json(), allow_nan=False))
+        print(json.dumps(values, allow_nan=False))
     elif options.format == "torch":
-        print(answer, file=sys.stderr)
+        print(_words(values), file=sys.stderr)
         sys.stdout.write(format_torch(rows))
     else:
-        print(answer, "", format_order(rows), sep="\n", end="")
+        print(_words(values), "", *values["rows"], sep="\n")
     return 0
 
 
@@ -125,24 +118,16 @@ def _problem(options: argparse.Namespace) -> Problem:
     for flag in ("micro_batches", "waves"):
         if (value := getattr(options, flag)) is not None:
             check_integer(flag, value)
-    if options.time_limit <= 0:
-        raise InputError(f"--time-limit is {options.time_limit:g}, must be above 0")
-    if options.lag < 0:
-        raise InputError(f"--lag is {options.lag:g}, must be at least 0")
     positions = _positions(options)
+    stages, times = len(positions), list[tuple[float, ...]]()
     for flag in ("forward", "backward"):
         values = getattr(options, flag)
-        if min(values) <= 0:
-            raise InputError(f"--{flag} is {min(values):g}, must be above 0")
-        if len(values) not in (1, len(positions)):
-            rule = f"must be one or one for each of {len(positions)} stages"
+        if len(values) not in (1, stages):
+            rule = f"must be one or one for each of {stages} stages"
             raise InputError(f"--{flag} has {len(values)} entries, {rule}")
-    stages = len(positions)
+        times.append(values * (stages // len(values)))
     hops = [0.0 if one == other else options.lag for one, other in pairwise(positions)]
-    forward, backward = (
-        tuple(values) if len(values) == stages else tuple(values) * stages
-        for values in (options.forward, options.backward)
-    )
+    forward, backward = times
     return Problem(
         forward_s=forward,
         backward_s=backward,

@@ -1,8 +1,8 @@
 """Requests, scenarios and strategies made from arguments of ``sim.run`` and its like, and their task."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,33 +118,35 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], task: str | Non
     """Return the task of all strategies named, and the words for why."""
     if not strategies:
         raise InputError("`strategy` names none; leave it out to ask about all")
-    tasks = {
-        item if isinstance(item, str) else item.name: task_of(item) if isinstance(item, str) else item.task
-        for item in strategies
-    }
-    first = next(iter(tasks))
-    for name, other in tasks.items():
-        if other != tasks[first]:
-            raise InputError(
-                f"`strategy` names {first}, which {TASKS[tasks[first]].does}, and {name}, which {TASKS[other].does}"
-            )
-    if task not in (None, tasks[first]):
-        raise InputError(f"`task` is {task}, but {first} {TASKS[tasks[first]].does}")
-    return tasks[first], f"{first} {TASKS[tasks[first]].does}"
+    pairs = [
+        (item, task_of(item)) if isinstance(item, str) else (item.name, item.task) for item in strategies
+    ]
+    (first, its), does = pairs[0], TASKS[pairs[0][1]].does
+    for name, other in pairs:
+        if other != its:
+            raise InputError(f"`strategy` names {first}, which {does}, and {name}, which {TASKS[other].does}")
+    if task not in (None, its):
+        raise InputError(f"`task` is {task}, but {first} {does}")
+    return its, f"{first} {does}"
 
 
 def _sampling_flag(request: Request) -> str | None:
     """Return the first option that implies sampling, as a resolution alone does; None where none does."""
-    training, sampling = ({*of.options, *fields_of(strategies_of(of.name).values())} for of in TASKS.values())
+    training, sampling = _names_by_task()
     if any(name in training - sampling for name in request.options):
         sampling -= training
     says = sampling - training | sampling.intersection(SAMPLING.options).difference(UNTELLING)
     return next((f"`{name}`" for name in request.options if name in says), None)
 
 
+def _names_by_task() -> Iterator[set[str]]:
+    """Yield the names of the options and parameters of each task."""
+    return ({*of.options, *fields_of(strategies_of(of.name).values())} for of in TASKS.values())
+
+
 def _note_task(request: Request) -> None:
     """Tell that options of both tasks were taken for sampling where no other says so."""
-    training, sampling = ({*of.options, *fields_of(strategies_of(of.name).values())} for of in TASKS.values())
+    training, sampling = _names_by_task()
     if not (request.task or request.strategies or (sampling - training).intersection(request.options)):
         why = _sampling_flag(request)
         warn_caller(f"{why} alone asks about sampling; `task` train asks about training", DiffusimNote)
@@ -292,9 +294,7 @@ def request_of(
     A runtime stands for its stack, and for how it makes two predictions of a model, where none is given.
     """
     _check_kinds(model, cluster, strategies, stack)
-    model = fspath(model) if isinstance(model, PathLike) else model
-    cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
-    stack = fspath(stack) if isinstance(stack, PathLike) else stack
+    model, cluster, stack = map(plain_value, (model, cluster, stack))
     if isinstance(cluster, str) and strategy_named(cluster, silent=True) in every_strategy():
         raise InputError(f"`cluster` is {shown(cluster)}, which is a strategy: give it as `strategy`")
     if strategies is not None:

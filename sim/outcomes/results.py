@@ -17,6 +17,13 @@ from strategies.plans.workloads import ALL
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
+QUESTION: Final = ("task", "model", "cluster", "stack", "num_gpus", "strategy")
+ANSWER: Final = (
+    "samples_per_s", "gpu_s_per_sample", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
+    "collective_bytes", "peak_memory_bytes", "reserved_bytes_low", "reserved_bytes", "reserved_bytes_high",
+    "fits_memory", "provenance", "compute_factor",
+)  # fmt: skip
+"""Attributes of a result that are its public keys: those that say what it is of, and what was found."""
 OUT_OF_MEMORY: Final = "out of memory"
 """The reason of points that do not fit, without its numbers."""
 
@@ -293,12 +300,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
         row = {
-            "task": self.task,
-            "model": self.model,
-            "cluster": self.cluster,
-            "stack": self.stack,
-            "num_gpus": self.num_gpus,
-            "strategy": self.strategy,
+            **{key: getattr(self, key) for key in QUESTION},
             "parameters": dict(self.parameters),
             "batch_size": self.batch_size,
             **self.asked,
@@ -306,20 +308,7 @@ class Result:
             **self.times,
             **self.bands,
             **self.phases,
-            "samples_per_s": self.samples_per_s,
-            "gpu_s_per_sample": self.gpu_s_per_sample,
-            "bubble_ratio": self.bubble_ratio,
-            "exposed_communication_s": self.exposed_communication_s,
-            "collective_s": self.collective_s,
-            "p2p_bytes": self.p2p_bytes,
-            "collective_bytes": self.collective_bytes,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "reserved_bytes_low": self.reserved_bytes_low,
-            "reserved_bytes": self.reserved_bytes,
-            "reserved_bytes_high": self.reserved_bytes_high,
-            "fits_memory": self.fits_memory,
-            "provenance": self.provenance,
-            "compute_factor": self.compute_factor,
+            **{key: getattr(self, key) for key in ANSWER},
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
             "seamless": self.seamless,
             **({"inputs": dict(self.inputs)} if self.inputs else {}),

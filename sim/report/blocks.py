@@ -28,6 +28,7 @@ MARKDOWN: Final = r"([\\`*_{}\[\]<>#|])"
 """Letters that Markdown would take for its own."""
 LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
 """Of cells of words, which notebooks would put at the right."""
+WORDS: Final = f'{LEFT[:-1]}; min-width: 5em"'
 NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8px"'
 LINE: Final = ' style="border-top: 2px solid"'
 """Of the first row below a line."""
@@ -227,7 +228,7 @@ def _html_of(block: Block) -> str:
             title = f"<b>{escape(block.title)}</b>" if block.title else ""
             return f'{title}<table class="lines">{"".join(rows)}</table>'
         case Table():
-            looks = list(map(_look, block.filled))
+            looks = [f'{WORDS if of.words else NUMBER} class="rank{of.rank}"' for of in block.filled]
 
             def row(kind: str, cells: Sequence[str]) -> str:
                 return "".join(_cell(kind, cell, look) for cell, look in zip(cells, looks, strict=True))
@@ -243,13 +244,6 @@ def _html_of(block: Block) -> str:
         case Command():
             return f"<p>{escape(block.gives)}</p><pre><code>{escape(block.line)}</code></pre>"
     return f"<p>{escape(block)}</p>"
-
-
-def _look(column: Column) -> str:
-    """Return the style of a column; words have room for some twenty letters."""
-    room = min(20, max(map(len, column.cells), default=0)) * 0.55
-    look = f'{LEFT[:-1]}; min-width: {room:.1f}em"' if column.words else NUMBER
-    return f'{look} class="rank{column.rank}"'
 
 
 def _cell(kind: str, words: str, look: str) -> str:

@@ -283,7 +283,9 @@ def _blocks(one: Comparison) -> Iterator[Block]:
     """Yield the changes of a question, its winners, and the points that moved most."""
     yield one.words
     yield from (f"  {line}" for line in _reasons(one))
-    winners = " -> ".join(dict.fromkeys(map(_best, one.winners, (one.before, one.after))))
+    pairs = zip(one.winners, (one.before, one.after), strict=True)
+    best = (f"{key} ({_timed(of, of.points[key].seconds)})" if key else "none" for key, of in pairs)
+    winners = " -> ".join(dict.fromkeys(best))
     word = "best of each" if "objective" in one.differing else "fastest" if one.stored else "best"
     yield f"  {word}: {winners}"
     turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
@@ -311,10 +313,6 @@ def _reasons(one: Comparison) -> Sequence[str]:
         return ["asked the same; which inputs differ is not known: one of the two has no hashes of them"]
     same = "the same is asked, of the same inputs"
     return [f"{same}: the code that simulated differs" if one.moved else same]
-
-
-def _best(key: Key | None, record: Recorded) -> str:
-    return "none" if key is None else f"{key} ({_timed(record, record.points[key].seconds)})"
 
 
 def _timed(record: Recorded, seconds: float | None) -> str:

@@ -42,11 +42,6 @@ def unit_of(result: Result) -> str:
     return TASKS[result.task].unit
 
 
-def banded(result: Result) -> str:
-    """Return the duration of a result and its band in words."""
-    return ", ".join(filter(None, (duration(result), band(result))))
-
-
 def band(result: Result) -> str:
     """Return the band of a duration in words, the wider the fewer its figures; empty where there is none."""
     if result.low_s == result.high_s:

@@ -96,7 +96,7 @@ def account_of(result: Result) -> Account:
     def main() -> Part:
         return main_part(replay_parts(strategy, scenario, folded=True))
 
-    account, stepped = split_of(strategy, scenario, result, main), step_share(scenario, main)
+    account, stepped = split_of(strategy, scenario, result, main)
     reasons = (
         *_host_reasons(scenario, stepped, account.host - stepped),
         *_moved_reason(strategy, scenario, result),
@@ -108,13 +108,15 @@ def account_of(result: Result) -> Account:
     return replace(account, reasons=reasons or (busy,))
 
 
-def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, main: Replayed) -> Account:
-    """Return the account of a point without reasons."""
+def split_of(
+    strategy: AnyStrategy, scenario: AnyScenario, result: Result, main: Replayed
+) -> tuple[Account, float]:
+    """Return the account of a point without reasons, and the share of the time in which the host's optimizer steps."""
     busy, wire, idle = shares(result)
     stepped = min(busy, step_share(scenario, main))
     behind, slowed = delays(strategy, scenario, result)
     host = stepped + min(busy - stepped, behind)
-    return Account(busy - host, host, wire, idle, slowed=min(busy - host, slowed))
+    return Account(busy - host, host, wire, idle, slowed=min(busy - host, slowed)), stepped
 
 
 def delays(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tuple[float, float]:
@@ -264,7 +266,8 @@ def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Po
     there = runner_up.candidate(sweep.scenario).at(sweep.scenario)
     main = cache(lambda: main_part(measured_parts(strategy, there)))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
-    ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, main).seconds(theirs_s)
+    split, _ = split_of(strategy, there, other, main)
+    ours, theirs = account.seconds(ours_s), split.seconds(theirs_s)
     if abs(theirs_s - ours_s) < LEAST_TOLD * ours_s:
         return ""
     unit = "GPU-s" if sweep.objective == "cost" else unit_of(other)

@@ -1,8 +1,7 @@
 """Plotly's figures, of the page of a report and of notebooks."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, floor, log10
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,12 +11,12 @@ from plotly.subplots import make_subplots
 from profiles.units import GIB, MILLISECOND, FloatArray
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
-from sim.replay.memory import IntArray
 from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
 from sim.report.descriptions import LETTERS, Tried, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import PER_SECOND, banded
+from sim.report.numbers import PER_SECOND, band, duration
 from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.sweep import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
@@ -31,12 +30,12 @@ MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 CROWD: Final = 400
 """Points of a sweep up to which their markers are large."""
+MOST_TICKS: Final = 10
+"""Of a logarithmic axis among parallel ones."""
 SPREAD: Final = 4
 """Times whose longest is more than so many times their shortest are on a logarithmic axis."""
 POINTS: Final = "points"
 """Mark of the points whose bands are drawn while the mouse is on them."""
-MOST_TIMES: Final = 1500
-"""Times at which memory is drawn; of more, the fullest of each span."""
 Box = tuple[int, float, float, str]
 """Device, start, end and words of a bar."""
 
@@ -128,38 +127,26 @@ def _memory_areas(trace: Trace) -> list[Any]:
     for role, sizes in by_role.items():
         name = LOOKS["roles"].get(re.sub(r" (\d+|to .*|gradient .*)$", "", role), role.replace("_", "-"))
         kinds[name] = kinds.get(name, np.zeros(len(times_s))) + sizes
-    kept = _kept(times_s, np.sum(list(kinds.values()), axis=0))
     steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
     return [
         go.Scatter(
             name=kind, mode="lines", stackgroup="memory", line={"shape": "hv", "width": 0.5},
-            x=times_s[kept] / MILLISECOND, y=kinds[kind][kept] / GIB,
+            x=times_s / MILLISECOND, y=kinds[kind] / GIB,
             hovertemplate=f"GPU {fullest}, {kind}: %{{y:.2f}} GiB<extra></extra>",
         )
         for kind in steady
     ]  # fmt: skip
 
 
-def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
-    """Indices of the times that are drawn: all of few, of many the fullest of each span, the first and the last."""
-    if len(times_s) <= MOST_TIMES:
-        return np.arange(len(times_s))
-    spans = np.minimum((times_s / times_s[-1] * MOST_TIMES).astype(int), MOST_TIMES - 1)
-    order = np.lexsort((-total, spans))
-    first = np.flatnonzero(np.diff(spans[order], prepend=-1))
-    return np.unique(np.concatenate([[0], order[first], [len(times_s) - 1]]))
-
-
-def points_of(sweeps: Sequence[Sweep]) -> tuple[list[Point], list[dict[str, Any]]]:
-    """Return the simulated points of sweeps and their rows, each once: of samplers, more GPUs include fewer."""
+def points_of(sweeps: Sequence[Sweep]) -> dict[object, tuple[Point, dict[str, Any]]]:
+    """Return the simulated points of sweeps with their rows, each once: of samplers, more GPUs include fewer."""
     pairs = (pair for sweep in sweeps for pair in zip(sweep.listed(), rows(sweep), strict=True))
-    once = {of.identity or id(of): (of, row) for of, row in pairs if of.result is not None}
-    return [of for of, _ in once.values()], [row for _, row in once.values()]
+    return {of.identity or id(of): (of, row) for of, row in pairs if of.result is not None}
 
 
 def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
-    points, of_points = points_of(sweeps)
+    points, of_points = map(list, zip(*points_of(sweeps).values(), strict=True))
     info, values = plot_sweep_info(of_points), tried(points)
     figure = go.Figure(layout=_layout(height=560, hovermode="closest"))
     places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
@@ -182,8 +169,7 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     figure.update_xaxes(title="peak memory of a GPU in GiB")
     figure.update_yaxes(title=info.label)
     if info.by_latency:
-        ticks = _ticks([y for _, y in places])
-        figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+        figure.update_yaxes(type="log", tickformat="~g")
     return figure
 
 
@@ -206,14 +192,13 @@ def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, An
 
 def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     """Return all points over parallel axes, coloured by strategy: degrees, time, memory and idle time."""
-    points, of_points = points_of(sweeps)
-    names = list(dict.fromkeys(point.name for point in points))
-    places = [names.index(point.name) for point in points]
-    results = [point.result for point in points if point.result is not None]
+    results = [of.result for of, _ in points_of(sweeps).values() if of.result is not None]
+    names = list(dict.fromkeys(result.strategy for result in results))
+    places = [names.index(result.strategy) for result in results]
     task = TASKS[sweeps[0].scenario.task]
     times = [result.expected.duration_s * PER_SECOND[task.unit] for result in results]
-    axes = [_axis("strategy", places, dict(enumerate(names)))]
-    axes += [_axis(*of, power=True) for of in _degrees(of_points)]
+    axes = [{"label": "strategy", "values": places, "tickvals": [*range(len(names))], "ticktext": names}]
+    axes += [_axis(*of, power=True) for of in _degrees(results)]
     axes += [
         _axis(f"{task.timed} in {task.unit}", times, power=max(times) > SPREAD * min(times)),
         _axis("memory in GiB", [result.peak_memory_bytes / GIB for result in results]),
@@ -227,40 +212,29 @@ def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     return go.Figure(lines, _layout(height=520, margin={"l": 90, "r": 30, "t": 30, "b": 70}))
 
 
-def _degrees(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the names and values of counts that differ among rows; a strategy without a degree has 1."""
-    keys = dict.fromkeys(key for row in rows for key in row["parameters"])
-    columns = {"GPUs": [row["num_gpus"] for row in rows]}
-    for key in keys:
+def _degrees(results: Sequence[Result]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the names and values of counts that differ among results; a strategy without a degree has 1."""
+    columns = {"GPUs": [result.num_gpus for result in results]}
+    for key in dict.fromkeys(key for result in results for key in result.parameters):
         if key.endswith("_degree") or key in LETTERS:
             name = key.removesuffix("_degree").removesuffix("_size").replace("_", "-")
-            columns[name] = [row["parameters"].get(key) or 1 for row in rows]
+            columns[name] = [result.parameters.get(key) or 1 for result in results]
     yield from ((name, of) for name, of in columns.items() if len(set(of)) > 1)
 
 
-def _axis(
-    name: str, values: Sequence[float], words: Mapping[int, str] | None = None, *, power: bool = False
-) -> dict[str, Any]:
-    """Return one of parallel axes: with words at its places, or logarithmic."""
-    axis: dict[str, Any] = {"label": name, "values": values}
-    if words is not None:
-        axis |= {"tickvals": list(words), "ticktext": list(words.values())}
-    if power:
-        every = sorted(set(values))
-        ticks = every if len(every) <= 12 else [of for of in _ticks(values) if every[0] <= of <= every[-1]]
-        words_at = [f"{of:g}" for of in ticks]
-        axis |= {"values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": words_at}
-    return axis
-
-
-def _ticks(values: Sequence[float]) -> list[float]:
-    """Return round numbers around some values, as a logarithmic axis shows them."""
-    powers = range(floor(log10(min(values))), ceil(log10(max(values))) + 1)
-    return [step * 10.0**power for power in powers for step in (1, 1.5, 2, 3, 5, 7)]
+def _axis(name: str, values: Sequence[float], *, power: bool = False) -> dict[str, Any]:
+    """Return one of parallel axes; a logarithmic one has few ticks."""
+    if not power:
+        return {"label": name, "values": values}
+    every = sorted(set(values))
+    ticks = every if len(every) <= MOST_TICKS else np.geomspace(every[0], every[-1], MOST_TICKS)
+    words = [f"{of:.3g}" for of in ticks]
+    return {"label": name, "values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": words}
 
 
 def _point_words(point: Point, values: Tried) -> str:
     result = point.result
     assert result is not None
+    took = f"{duration(result)}{f' ({words})' if (words := band(result)) else ''}"
     memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
-    return "<br>".join(filter(None, (result.strategy, how(result, values), banded(result), memory)))
+    return "<br>".join(filter(None, (result.strategy, how(result, values), took, memory)))

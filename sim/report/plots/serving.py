@@ -106,8 +106,8 @@ def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
     figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
     for ran in every:
         colour = COLOURS[ran.jobs[0] % len(COLOURS)]
-        look: Any = {"left": ran.start_s, "height": 0.9, "color": colour, "edgecolor": "white"}
-        axes.barh(list(ran.gpus), ran.end_s - ran.start_s, **look)
+        lasts_s = ran.end_s - ran.start_s
+        axes.barh([*ran.gpus], lasts_s, left=ran.start_s, height=0.9, color=colour, edgecolor="white")
     axes.invert_yaxis()
     axes.set(xlabel="seconds", ylabel="GPU")
     charts.set_title(axes, _plan(serving.best), "a colour for each request")

@@ -1,7 +1,7 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
 from math import log2
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -140,11 +140,11 @@ def plot_sweep(
         )  # fmt: skip
     if info.front:
         front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
-        look: dict[str, Any] = {"color": charts.FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
-        axes.step(*zip(*front, strict=True), where="post", **look)
+        across, up = zip(*front, strict=True)
+        axes.step(across, up, where="post", color=charts.FRONT, linewidth=1.6, zorder=1, label="Pareto front")
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
-        dashed: dict[str, Any] = {"color": charts.LIMIT, "linestyle": "--", "linewidth": 1.2, "zorder": 0}
-        axes.axvline(memory_bytes / GIB, label="memory of a GPU", **dashed)
+        x, label = memory_bytes / GIB, "memory of a GPU"
+        axes.axvline(x, label=label, color=charts.LIMIT, linestyle="--", linewidth=1.2, zorder=0)
     axes.margins(0.06)
     axes.set(xlabel=info.memory_label, ylabel=info.label)
     if info.by_latency:
