@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final
@@ -59,7 +60,13 @@ def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
     )
     add("--forward", type=times, default=(1.0,), metavar="TIME", help="of a stage, or of each (default: 1)")
     add("--backward", type=times, default=(2.0,), metavar="TIME", help="likewise (default: 2)")
-    add("--lag", type=_lag, default=0.0, metavar="TIME", help="from one device to another (default: 0)")
+    add(
+        "--lag",
+        type=partial(_time, rule="at least 0"),
+        default=0.0,
+        metavar="TIME",
+        help="from one device to another (default: 0)",
+    )
     add = parser.add_argument
     words = f"seconds for the integer programme (default: {TIME_LIMIT_S:g})"
     add("--time-limit", type=_time, default=TIME_LIMIT_S, metavar="S", help=words)
@@ -72,15 +79,12 @@ def _list_of(item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     return lambda text: tuple(map(item, text.split(",")))
 
 
-def _time(text: str) -> float:
-    """Return a positive time."""
-    if not 0 < (value := number(text)) <= MAX_TIME:
-        raise argparse.ArgumentTypeError(f"is {text}, must be above 0, and at most {MAX_TIME:g}")
+def _time(text: str, rule: str = "above 0") -> float:
+    """Return a time that keeps to a rule."""
+    value = number(text)
+    if not (0 < value <= MAX_TIME or (value == 0 and rule == "at least 0")):
+        raise argparse.ArgumentTypeError(f"is {text}, must be {rule}, and at most {MAX_TIME:g}")
     return value
-
-
-def _lag(text: str) -> float:
-    return 0.0 if number(text) == 0 else _time(text)
 
 
 def synthesize_command(options: argparse.Namespace) -> int:
