@@ -68,8 +68,7 @@ def test_a_marker_has_its_own_words_and_each_point_of_several_sweeps_is_there_on
         assert all(words.endswith(f"{x:.1f} GiB") for x, words in zip(one.x, one.text, strict=True))
     simulated = {of.identity for sweep in sweeps for of in sweep if of.result is not None}
     assert sum(len(one.x) for one in traces) == len(simulated)
-    ticks = figure.layout.yaxis
-    assert [float(words) for words in ticks.ticktext] == pytest.approx(ticks.tickvals)
+    assert figure.layout.yaxis.type == "log"
     for one in traces:
         assert all(low < y < high for y, (low, high) in zip(one.y, one.customdata, strict=True))
 
@@ -108,17 +107,14 @@ def test_the_timeline_is_the_trace_and_memory_adds_up_to_the_peak(result):
     assert {"weights", "optimizer", "saved activations"} <= {area.name for area in areas}
 
 
-def test_many_bars_and_times_are_joined_without_losing_work_or_the_peak(result, monkeypatch):
+def test_many_bars_are_joined_without_losing_work(result, monkeypatch):
     whole = trace_figure(result.trace)
     monkeypatch.setattr(interactive, "MOST_BARS", 20)
-    monkeypatch.setattr(interactive, "MOST_TIMES", 50)
     joined = trace_figure(result.trace)
     bars = [[one for one in figure.data if one.type == "bar"] for figure in (whole, joined)]
     count, busy = ([sum(map(of, one)) for one in bars] for of in (lambda b: len(b.x), lambda b: sum(b.x)))
     assert count[1] < count[0]
     assert busy[0] <= busy[1] * 1.001
-    held = [map(sum, zip(*(area.y for area in areas_of(figure)), strict=True)) for figure in (whole, joined)]
-    assert max(held[0]) == max(held[1])
 
 
 # The file.
