@@ -175,14 +175,6 @@ def test_a_sweep_prints_one_list_and_writes_the_same_rows(tell, elsewhere):
             assert line.get(key, "") == str(row.get(key, ""))
 
 
-def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
-    rows = [row for row in ask(*SWEEP, "--checkpointing", "full") if row["status"] == "simulated"]
-    chosen = {row["strategy"]: row for row in reversed(rows)}  # the best of each strategy
-    for row in [*chosen.values(), rows[-1]]:
-        result = {key: row[key] for key in RESULT_KEYS["train"]}
-        assert ask(*again(result)) == result
-
-
 def test_a_question_that_names_no_task_is_told_to_be_of_training(tell):
     note = "this plans training; for inference add --steps 20"
     plain = ("sweep", "--model", "sd21", "--gpus", 1, "--batch-size", 4)
@@ -201,12 +193,6 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(tell):
 def _flat(text):
     """A panel as one line."""
     return " ".join(text.replace("│", " ").split())
-
-
-def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(tell, elsewhere):
-    (elsewhere / "rows-incomplete.csv").write_text("status\n")
-    assert tell(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
-    assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
 
 
 def test_a_sweep_marks_and_draws_its_pareto_front(tell, elsewhere):

@@ -1,21 +1,14 @@
 """Hybrids: each degree alone is the method of its name, and products are what their parts say."""
 
-from contextlib import nullcontext
 from dataclasses import astuple, replace
-from itertools import product
 from math import prod
 
 import pytest
 
-from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError
-from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
-from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make as make_sampler
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.sampling_scenario import SamplingScenario
 from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
@@ -96,21 +89,3 @@ def test_candidates_are_products_of_the_gpus(make):
         assert sum(degree > 1 for degree in (*degrees, 8 // prod(degrees))) >= 2
         seen.add((*degrees, 8 // prod(degrees)))
     assert {(2, 1, 1, 4, 1, 1), (1, 2, 2, 2, 1, 1), (1, 1, 1, 2, 4, 1), (2, 2, 1, 1, 1, 2)} <= seen
-
-
-@pytest.mark.parametrize("gpus", [4, 6, 8, 12])
-def test_degrees_are_legal_where_engines_take_them(gpus):
-    """SGLang's page of parallelism: gpus = cfg x tp x ulysses x ring, and (heads / tp) % ulysses == 0."""
-    model, cluster, legal = load_model("wan2.1-1.3b").for_task("sample"), load_cluster("gb200-nvl72"), 0
-    scenarios = [
-        SamplingScenario(model, cluster, SamplingWorkload(gpus, 480, 832, 4, guided, 1, frames=81))
-        for guided in ("batch", "parallel")
-    ]
-    for guidance, tensor, ulysses, ring in product((1, 2), *[range(1, gpus + 1)] * 3):
-        rule = (
-            guidance * tensor * ulysses * ring == gpus and 12 % tensor == 0 and (12 // tensor) % ulysses == 0
-        )
-        legal += rule
-        with nullcontext() if rule else pytest.raises(InfeasibleError):
-            Hybrid(guidance, ulysses, ring, 1, tensor).layout(scenarios[guidance - 1])
-    assert legal > 5

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.architectures.components import Component, Layer
@@ -136,11 +136,6 @@ def test_a_product_has_the_gradient_of_its_input_and_of_its_weight(kernel):
     assert costs(kernel, backward="input").backward_s(4) == pytest.approx(seconds)
     assert costs(kernel, backward="input").weight_s(4) == 0
     assert costs(kernel, backward="none").backward_s(4) == 0
-
-
-@pytest.mark.parametrize(("kernel", "seconds"), [(SUM, SUM_S), (NORM, NORM_S)])
-def test_a_memory_bound_kernel_moves_more_backward(kernel, seconds):
-    assert costs(kernel).backward_s(4) == pytest.approx([4 * BACKWARD_TRAFFIC[kernel.kind] * seconds])
 
 
 # Stacks
@@ -284,11 +279,6 @@ def test_fused_chains_move_at_most_a_multiple_of_what_products_read_and_write(ke
     )
 
 
-@pytest.mark.parametrize("kernel", [LINEAR, SELF, BATCHED])
-def test_tensor_parallelism_divides_matrices_and_heads(kernel):
-    assert costs(kernel).forward_s(2, Share(tensor=4)) == pytest.approx(costs(kernel).forward_s(2) / 4)
-
-
 def test_tokens_of_the_text_are_divided_where_they_pass_through_the_layers_and_conditions_are_not():
     text, condition = (Kernel("matmul", 1, 1, rows, 256, 128, weight_bytes=8.0) for rows in (77, 1))
     for text_tokens, divided in ((77, 4), (0, 1)):
@@ -323,11 +313,3 @@ def test_a_faster_device_is_never_slower(batch, factor, name):
     )
     slower, faster = (every(load_stack(name), replace(MADE, own_laws=laws)) for laws in (REAL, fast))
     assert np.sum(seconds_of(faster, batch)) <= np.sum(seconds_of(slower, batch)) * (1 + 1e-12)
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 200), st.sampled_from(["compiled", "eager"]))
-def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
-    layers = every(load_stack(name), replace(MADE, own_laws=REAL))
-    best = np.min([layers.forward_s(batch) / batch for batch in range(1, largest + 1)], axis=0)
-    assert layers.least_forward_s_per_sample(largest) == pytest.approx(best)

@@ -7,7 +7,7 @@ import pytest
 from profiles.architectures.components import MeasuredTime
 from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
+from profiles.architectures.shares import WHOLE, Share
 from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
@@ -57,13 +57,6 @@ def test_a_sequence_is_divided_whatever_passes_around(degree):
         assert block_s(worked(), 1, share) == pytest.approx(work_s + LAUNCH_S)
         attention_s = TaskCosts(worked(), RATED, 256, 256).components[0].attention_s(3, share)
         assert attention_s == pytest.approx([3 * ATTENTION_S / degree] * 3)
-
-
-@pytest.mark.parametrize("degree", [1, 4])
-def test_tensor_parallelism_leaves_a_share_of_the_traffic_whole(degree):
-    traffic = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / degree
-    expected = (LINEAR_S + ATTENTION_S) / degree + traffic * MEMORY_S + LAUNCH_S
-    assert block_s(worked(), 1, Share(tensor=degree)) == pytest.approx(expected)
 
 
 def extent(model, height=256, width=256):

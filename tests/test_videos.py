@@ -226,12 +226,3 @@ def test_an_autoencoder_that_takes_frames_in_turn_makes_more_passes_that_are_as_
 
 
 # Frames in questions
-
-
-def test_sampling_is_asked_about_frames_and_says_so():
-    asked = {"cluster": "h100-nvlink-8", "resolution": "832x480", "steps": 2}
-    result, longer = (api.run("wan2.1-1.3b", "single", frames=frames, **asked) for frames in (17, 33))
-    assert result.flags["frames"] == 17
-    assert "17 frames" in result.title
-    assert api.run(**result.flags).latency_s == result.latency_s
-    assert longer.latency_s > 1.8 * result.latency_s  # 9 latent frames for 5, and attention among them

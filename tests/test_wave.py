@@ -5,8 +5,8 @@ import pytest
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.orders.list_scheduling import lower_bound_s
-from strategies.orders.problem import most_in_flight, wave_problem
-from strategies.orders.wave import wave_in_flight, wave_order
+from strategies.orders.problem import wave_problem
+from strategies.orders.wave import wave_order
 from strategies.plans.actions import format_order
 from strategies.registry import make as make_strategy
 
@@ -86,13 +86,3 @@ def test_folded_skips_that_stay_local_cost_the_published_bytes(make, degree, blo
 
 
 # What it refuses.
-
-
-@pytest.mark.parametrize(("degree", "waves", "extra"), [(2, 1, 1), (3, 2, 4), (4, 3, 12)])
-def test_a_long_order_begins_like_a_shorter_one_and_holds_no_less(degree, waves, extra):
-    short, long = (wave_order(degree, count, waves) for count in (4 * degree, 4 * degree + extra))
-    held = most_in_flight(short)
-    assert wave_in_flight(degree, 4 * degree + extra, waves) == tuple(held)
-    assert all(least <= most for least, most in zip(held, most_in_flight(long), strict=True))
-    for before, after in zip(short, long, strict=True):
-        assert before[: len(before) // 3] == after[: len(before) // 3]

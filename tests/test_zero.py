@@ -8,7 +8,7 @@ from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
-from sim.outcomes.runs import least_memory_bytes, run_point
+from sim.outcomes.runs import least_memory_bytes
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.pipelining.cutting import cut_units
@@ -141,16 +141,6 @@ def test_zero2_copies_each_bucket_into_what_is_scattered_before_that_begins(para
     assert backwards[-1].duration_s == pytest.approx(stage.backward_s + each_s)
     end_s = simulate(plan).end_s
     assert end_s * 0.9 < point.bound(asked) <= end_s * (1 + 1e-12)
-
-
-@pytest.mark.parametrize(("stage", "overlap"), [(2, "buckets"), (3, "none")])
-def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
-    point, alone = zero(stage, overlap=overlap, micro_batches=2), scenario(num_gpus=1, frozen_s=0.25)
-    ddp = run_point(make_strategy("ddp", {"micro_batches": 2}), alone).expected
-    found = run_point(point, alone).expected
-    assert found.duration_s == pytest.approx(ddp.duration_s)
-    assert (found.collective_bytes, found.peak_memory_bytes) == (0.0, ddp.peak_memory_bytes)
-    assert least_memory_bytes(point, alone) == ddp.peak_memory_bytes
 
 
 # Memory.
