@@ -7,7 +7,7 @@ command line names flags.
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
@@ -52,6 +52,7 @@ from sim.serving.inputs import ask, price_of
 from sim.serving.options import ServingOptions
 from sim.serving.service import Asked
 from strategies.orders.named import order_of
+from strategies.parameters import check_integer
 from strategies.pipelining.data_parallel import DataParallel
 from strategies.pipelining.mesh import doublings
 from strategies.plans.workloads import AUTO, RELIEF
@@ -430,6 +431,8 @@ def serve(
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
     report: Callable[[Serving], object] = lambda found: None,
     **options: Any,  # noqa: ANN401
 ) -> Serving:
@@ -445,6 +448,8 @@ def serve(
         measured: as of ``sweep``.
         measured_run: as of ``sweep``.
         runtime: the name of a runtime that must run all replicas.
+        workers: processes that share the plans, by default one; of an executor the tasks at once, by default 16.
+        executor: as of ``sweep``.
         report: gets the answer before any plan runs; it grows while they do.
         options: of serving, such as ``rate=2, slo=5``; of the scenario, such as ``steps=28``; and of samplers.
 
@@ -455,15 +460,8 @@ def serve(
     own = {item.name for item in fields(ServingOptions)}
     mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
     asked: list[Asked] = []
-    if mine.service is not None:
-        given = {"model": model, "cluster": cluster, **options}
-        if extra := [name for name, value in given.items() if value is not None]:
-            raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
-    elif model is None:
-        raise InputError("`model` must be given, or `service`, a table of service times")
-    elif "batch_size" in options:
-        raise InputError("`batch_size` is given, but the policy forms batches: give `max_batch`")
-    else:
+    _check_served(mine.service, {"model": model, "cluster": cluster, **options})
+    if model is not None:
         names = _contenders(strategy)
         for one in _several(cluster):
             request = request_of(
@@ -474,10 +472,23 @@ def serve(
             assert isinstance(scenario, SamplingScenario)
             held = None if request.names is None else tuple(request.names)
             asked.append(Asked(scenario, held, request.parameters, runtime))
-    found = Serving(*ask(asked, mine, mine.policy if policy is None else policy, plain_value(gpus)))
+    if workers is not None:
+        check_integer("workers", workers)
+    asks = ask(asked, mine, mine.policy if policy is None else policy, plain_value(gpus))
+    found = Serving(*asks, workers=workers, executor=executor)
     report(found)
     answer(found)
     return found
+
+
+def _check_served(service: str | None, given: Mapping[str, Any]) -> None:
+    """Refuse what stands beside a table of service times, and what lacks or contradicts without one."""
+    if service is not None and (extra := [name for name, value in given.items() if value is not None]):
+        raise InputError(f"`{extra[0]}` is given, but `service` holds the times already")
+    if service is None and given["model"] is None:
+        raise InputError("`model` must be given, or `service`, a table of service times")
+    if "batch_size" in given:
+        raise InputError("`batch_size` is given, but the policy forms batches: give `max_batch`")
 
 
 def _several(cluster: Any) -> Sequence[Any]:  # noqa: ANN401

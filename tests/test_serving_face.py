@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.cli.main import main
-from sim.report.serving import places, serving_blocks
+from sim.report.serving import serving_blocks
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 
@@ -78,6 +78,7 @@ def test_a_replica_has_room_for_every_class_of_a_mix(files):
     sizes = {"cluster": "h100-nvlink-8", "gpus": 2, "steps": 4}
     found = sim.serve("flux-dev", memory="40GiB", **served, **sizes)
     assert found.best.plan.strategy == "tensor"  # the fastest at 512 pixels has no room for 2048
+    assert dict(found.verdict.panel.lines)["classes"].startswith("2048, 4 steps: p50 ")
     assert found.question.site.run_s(2, found.question.kinds[1].shape) < 10
     assert "requests of 2 shapes" in found.title
 
@@ -149,7 +150,7 @@ def test_of_several_clusters_a_note_is_said_once(capsys):
 
 
 def test_files_are_written_before_the_answer_whose_reader_may_leave(capsys, files, monkeypatch):
-    monkeypatch.setattr("sim.cli.serving.print_blocks", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("sim.cli.serving.print_answer", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --out requests.csv")
     assert (files / "requests.csv").stat().st_size
@@ -215,14 +216,6 @@ def test_a_serving_shows_itself_in_notebooks():
         sim.plots.plot_rates(serving)
 
 
-def test_each_replica_is_given_its_gpus_and_a_port_of_its_node():
-    servers = {2: "vllm serve", 1: ""}
-    first, second = (f"CUDA_VISIBLE_DEVICES={k},{k + 1} vllm serve ... --port 800{k // 2}" for k in (0, 2))
-    assert places((2, 1), 4, servers) == [f"on 1 node: {first}; CUDA_VISIBLE_DEVICES=2"]
-    assert places((2, 2), 3, servers) == [f"on each of 2 nodes: {first}"]
-    assert places((2,) * 5, 4, servers) == [f"on each of 2 nodes: {first}; {second}", f"on 1 node: {first}"]
-
-
 def test_the_help_fits_two_screens(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["serve", "--help"]) == 0
@@ -257,6 +250,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
         ("--rate 9/day", "--rate is '9/day', must be a second, or such as 20/h or 5/min"),
         ("--rate 1 --slo 0", "--slo is '0', must be a number above 0"),
         ("--rate 1 --slo x", "--slo is 'x', must be a number above 0"),
+        ("--rate 1-2 --slo 9 --capacity", "--rate is '1-2', but --capacity looks for one rate"),
         ("--rate 1 --slo 0.1", "--slo is 0.1 s, but a request of 1024, 28 steps takes 2 s alone on the fast"),
         ("--rate 1 --duration 0.01", "--duration is too short: no request is counted"),
         ("--rate 1 --gpus 0", "--gpus is '0', must be from 1 to 4096"),

@@ -295,7 +295,9 @@ def test_a_policy_of_ones_own_runs_beside_others_and_all_plans_see_the_same_requ
         'title = "two"\nsource = "this test"\n'
         + "".join(f"[[class]]\nshare = 0.5\nresolution = {side}\n" for side in (256, 512))
     )
-    found = sim.serve(service=str(times), gpus=2, rate=1.2, mix=str(mix), policy=[LongestFirst, "fcfs"])
+    found = sim.serve(
+        service=str(times), gpus=2, rate=1.2, mix=str(mix), policy=[LongestFirst, "fcfs"], workers=1
+    )
     plans = {(of.plan.replicas, of.plan.rule) for of in found.outcomes}
     assert plans == set(product(("2x1", "1x2"), ("longest", "fcfs")))
     assert len(LongestFirst.seen) > 1900

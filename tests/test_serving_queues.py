@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import poisson
 
 from sim.serving.fleet import Law, Plan, Pool, Replay
-from sim.serving.load import Kind, Load
+from sim.serving.load import Kind, Load, process_of
 from sim.serving.outcomes import interval_of_p99
 from strategies.policy import Shape
 from strategies.serving.batcher import Batcher
@@ -36,7 +36,7 @@ def serve(law, rate, servers=1, seed=1, **options):
     policy = Batcher() if batched else FirstComeFirstServed()
     load = Load(KINDS, rate, REQUESTS / rate, seed=seed, **options)
     setup = Plan((Pool((1,) * servers),), policy, **batched)
-    clients = {"clients": load.clients, "until_s": load.duration_s}
+    clients = {"clients": process_of(load.arrivals).clients, "until_s": load.duration_s}
     log_ = Replay(setup, load.jobs(), drawn(law), **clients, recorded=True).run()
     return sorted(log_.jobs, key=lambda job: job.number), log_
 

@@ -11,6 +11,7 @@ from sim import api
 from sim.cli.commands import add_pictures, check_files, print_answer
 from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, named, settings_of, strategy_flags
+from sim.explore.workers import on_cluster
 from sim.interrupts import postponed
 from sim.launching.launch import server_line
 from sim.report.serving import load_warning, serving_blocks
@@ -51,6 +52,7 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
         settings["help"] += f" (shipped: {mixes})" if item.name == "mix" else ""
         group.add_argument(flag_of(item.name), **settings)
     add = parser.add_argument
+    add("--dask", metavar="ADDRESS", help="let a Dask cluster run the plans, by its scheduler's address")
     add("--out", type=file_flag, metavar="FILE.csv", help="write the requests of the best plan")
     add("--plot", type=file_flag, metavar="FILE", help="draw the plans (.png, .svg, .pdf)")
     add_pictures(parser, "all plans as JSON, best first", "what its GPUs run, to open in Perfetto")
@@ -66,7 +68,8 @@ def serve_command(options: argparse.Namespace) -> int:
     question |= {name: getattr(options, name) for name in names if hasattr(options, name)}
     started: list[Serving] = []
     try:
-        serving = api.serve(**question, report=started.append)
+        with on_cluster(options.dask) as workers:
+            serving = api.serve(**question, report=started.append, **workers)
     except KeyboardInterrupt:
         with postponed():
             for known in (of for of in started if of.outcomes):

@@ -224,6 +224,19 @@ def _call_at(number: int, calls: tuple[Call, ...]) -> tuple[int, Any]:
     return number, call(*arguments)
 
 
+def finished_calls(
+    calls: tuple[Call, ...], size: int, executor: Executor | None = None, *, late: bool = False
+) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each call as it is done; the other arguments are those of ``Workers``."""
+    with Workers[tuple[int, Any]](calls, size, executor, late=late) as workforce:
+        for number in range(len(calls)):
+            workforce.submit(partial(_call_at, number))
+            while workforce.open_tasks > workforce.window:
+                yield from workforce.finished()
+        while workforce.open_tasks:
+            yield from workforce.finished()
+
+
 def parallel_calls(workers: int, *calls: Call) -> list[Any]:
     """Return the values of calls, the longest of which come first, from forked processes where there are several.
 
@@ -232,12 +245,7 @@ def parallel_calls(workers: int, *calls: Call) -> list[Any]:
             that all cores have work until the last is done.
         calls: functions with their arguments; forked processes have them, so only the values travel.
     """
-    values: dict[int, Any] = {}
-    with Workers[tuple[int, Any]](calls, len(calls) if workers > 1 else 1) as workforce:
-        for number in range(len(calls)):
-            workforce.submit(partial(_call_at, number))
-        while workforce.open_tasks:
-            values |= dict(workforce.finished())
+    values = dict(finished_calls(calls, len(calls) if workers > 1 else 1))
     return [values[number] for number in range(len(calls))]
 
 

@@ -1,7 +1,7 @@
 """Serving in words: the verdict on plans, their table, and the page of a report."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil, inf
@@ -20,10 +20,10 @@ from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origi
 from sim.serving.answers import TOLD, Serving, ranked_by
 from sim.serving.fleet import Plan
 from sim.serving.outcomes import Outcome, interval_of_p99
-from strategies.policy import Policy
+from strategies.policy import Job, Policy
 
-MOST_ROWS, MOST_IMPOSSIBLE = 10, 3
-"""Rows of the table of plans, beside the best of each policy and cluster, and lines on what cannot be."""
+MOST_ROWS, MOST_IMPOSSIBLE, MOST_CLASSES = 10, 3, 6
+"""Rows of the table of plans, beside the best of each policy and cluster; lines on what cannot be, and on classes."""
 SURE: Final = 3.0
 """Requests without a miss, times the share that may, from which 95 of 100 draws hold: -ln 0.05 (the rule of three)."""
 
@@ -168,11 +168,8 @@ def load_warning(serving: Serving) -> str:
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     which = f"({plan.replicas} {plan.rule_and_cap})"
     late = [] if rate else serving.question.late_alone(best.plan)
-    alone = ", ".join(
-        f"{of.shape.words} takes {figures(s)} s alone, SLO {figures(of.slo_s)} s" for of, s in late
-    )
-    none = f"no rate {holds}{f': {alone}' * bool(alone)}"
-    holds = f"up to {plain(rate, 3)}/s {holds} {which}" if rate else none
+    alone = "".join(f": {of.shape.words} takes {figures(s)} s alone" for of, s in late[:1])
+    holds = f"up to {plain(rate, 3)}/s {holds} {which}" if rate else f"no rate {holds}{alone}"
     if best.keeps_up and rate >= best.rate_per_s and serving.options.loading:
         return f"requests that come while replicas load the model miss the SLO; once loaded, {holds}"
     if best.keeps_up and rate >= best.rate_per_s:
@@ -205,7 +202,7 @@ def _memory_lines(serving: Serving) -> Iterator[Line]:
 
 
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
-    """Yield what a request's time goes to, and which class misses its SLO most."""
+    """Yield what a request's time goes to, and what each class of a mix gets."""
     jobs = [job for job in best.log.jobs if job.arrival_s >= best.warmup_s] if best.log is not None else []
     if not jobs or not _is_steady(serving):
         return
@@ -218,12 +215,24 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     parts = {"queueing": wait_s, word: shared_s, "service": best.mean_s - wait_s - shared_s}
     shares = (f"{name} {of / best.mean_s:.0%}" for name, of in parts.items() if of > best.mean_s / 200)
     yield "why", f"of a request's time: {', '.join(shares)}"
-    missed: dict[tuple[str, float], list[bool]] = {}
+    yield from _class_lines(jobs)
+
+
+def _class_lines(jobs: Iterable[Job]) -> Iterator[Line]:
+    """Yield what each of several classes of requests gets, those that miss their SLO most first."""
+    classes: dict[tuple[str, float], list[Job]] = {}
     for job in jobs:
-        missed.setdefault((job.shape.words, round(job.deadline_s - job.arrival_s, 6)), []).append(job.missed)
-    if len(missed) > 1 and any(map(any, missed.values())):
-        (words, slo_s), most = max(missed.items(), key=lambda item: float(np.mean(item[1])))
-        yield "", f"misses most: {words}, {share_words(float(np.mean(most)))} over {slo_s:.3g} s"
+        classes.setdefault((job.shape.words, round(job.deadline_s - job.arrival_s, 6)), []).append(job)
+    rows: list[tuple[float, float, str]] = []
+    for (words, slo_s), every in classes.items():
+        p50_s, p99_s = np.percentile([job.end_s - job.arrival_s for job in every], (50, 99))
+        share = sum(not job.missed for job in every) / len(every)
+        held = f", {share_words(share)} within {figures(slo_s)} s" if slo_s < inf else ""
+        rows.append((share, -p99_s, f"{words}: p50 {figures(p50_s)} s, p99 {figures(p99_s)} s{held}"))
+    if len(rows) > 1:
+        yield from zip(
+            ("classes", *[""] * (MOST_CLASSES - 1)), (words for *_, words in sorted(rows)), strict=False
+        )
 
 
 def _doubt_lines(serving: Serving) -> Iterator[Line]:
@@ -237,9 +246,6 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         held = f", {shares} hold the SLO" if shares else ""
         error = "our step times are too short or too long, within their error"
         yield "if", f"{error}: p99 {low} to {high} s{held}"
-    if (whole := serving.whole) is not None:
-        named = f"{whole.plan.replicas} {whole.plan.rule_and_cap}"
-        yield "pools", f"{named} without: p99 {figures(whole.percentile_s(99))} s"
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
@@ -255,44 +261,23 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
     blocks += [*([curve_table(serving)] if serving.curves else ()), *plan_blocks(serving)]
     sites = [of.site for of in serving.questions]
     named = [[f"{of.name}: {line}" if len(sites) > 1 else line for line in of.impossible] for of in sites]
-    lines = [
-        line for of_each in zip_longest(*named) for line in of_each if line
-    ]  # one of each cluster in turn
+    # one of each cluster in turn
+    lines = [line for of_each in zip_longest(*named) for line in of_each if line]
     most = max(MOST_IMPOSSIBLE, len(sites))
     more = [f"{len(lines) - most} more"] if len(lines) > most else []
     blocks += [f"not possible: {line}" for line in (*lines[:most], *more)]
     plan, site = serving.best.plan, serving.question.site
     if not (starts(serving.best) and site.fastest):
         return blocks
-    servers: dict[int, str] = {}
     for gpus in dict.fromkeys(plan.sizes):
         result = site.fastest[gpus]
         name = site.runtime or next(iter(runtimes_of(result)), "")
-        servers[gpus] = find_runtime(name).serves if name else ""
         command = command_of(result, "launch" if name else "run", name)
-        command = server(result, name) if server and servers[gpus] else command
+        serves = server is not None and name and find_runtime(name).serves
+        command = server(result, name) if server and serves else command
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
-    in_nodes = max(plan.sizes) <= site.per_node
-    return [*blocks, *(places(plan.sizes, site.per_node, servers) if in_nodes else ())]
-
-
-def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -> list[str]:
-    """Return the GPUs, server and port of each replica, node by node; nodes that hold the same share a line.
-
-    ``replicas`` are the GPUs of each, in powers of two, the largest first.
-    """
-    nodes: dict[int, list[str]] = {}
-    first = 0
-    for gpus in replicas:
-        node, start = divmod(first + -first % per_node * (first % per_node + gpus > per_node), per_node)
-        held = nodes.setdefault(node, [])
-        numbers = ",".join(map(str, range(start, start + gpus)))
-        starts = f" {servers[gpus]} ... --port {8000 + len(held)}" if servers[gpus] else ""
-        held.append(f"CUDA_VISIBLE_DEVICES={numbers}{starts}")
-        first = node * per_node + start + gpus
-    alike = Counter("; ".join(held) for held in nodes.values())
-    every = ((counted(of, "node"), words) for words, of in alike.items())
-    return [f"on {'each of ' * (not of.startswith('1 '))}{of}: {words}" for of, words in every]
+    each = "each with CUDA_VISIBLE_DEVICES before it and a --port of its own after it, all behind a balancer"
+    return [*blocks, each] if len(plan.sizes) > 1 else blocks
 
 
 def plan_blocks(serving: Serving) -> list[Block]:

@@ -1,7 +1,9 @@
 """The answer to a question about serving: plans with what they gave, best first, and what else was asked for."""
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted, wrong
+from sim.explore.workers import LENT, finished_calls
 from sim.outcomes.results import Result
 from sim.serving.fleet import Plan
 from sim.serving.options import REQUESTS, ServingOptions
@@ -43,8 +46,9 @@ class Serving:
         ends: of the best plan, the lowest and the highest value of what it gives, by public key, where service takes
             as long as the low, the middle and the high estimate; infinite GPUs where none hold.
         limit: where the best plan misses the SLO or cannot keep up, the highest rate at which one would not, and it.
-        whole: where pools are asked for, the best on as many GPUs without them.
         fewest_bound: GPUs of the best plan's cluster that none can do without, where the fewest were asked for.
+        workers: processes that run plans, by default one; of an executor the tasks at once.
+        executor: runs them in place of own processes.
     """
 
     title: str
@@ -53,8 +57,9 @@ class Serving:
     curves: list[list[Outcome]] = field(default_factory=list)
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
     limit: tuple[float, Plan] | None = None
-    whole: Outcome | None = None
     fewest_bound: int | None = None
+    workers: int | None = None
+    executor: Executor | None = None
 
     @property
     def options(self) -> ServingOptions:
@@ -183,20 +188,15 @@ def _find_fewest(found: Serving) -> None:
         raise wrong("rate", "must be one number where the fewest GPUs are asked for")
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
     most = max(questions[0].gpus)
-    try:
-        for question in questions:
-            for plan in question.plans(most):
-                if (least := question.fewest(plan, rate)) is not None:
-                    found.outcomes.append(question.run(least, rate))
-            if all(of.plan.cluster != question.site.name for of in found.outcomes):
-                question.site.impossible = {
-                    _none_words(question, most, rate): None
-                } | question.site.impossible
-    finally:
-        found.outcomes.sort(key=lambda of: (of.dollars_per_hour, of.percentile_s(99)))
+    cases = [(question, plan, rate) for question in questions for plan in question.plans(most)]
+    _run_all(found, cases, lambda of: (of.dollars_per_hour, of.percentile_s(99)))
     if not found.outcomes:
         bound = f"fewer than {found.fewest_bound} cannot keep up, whatever the plan"
         raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
+    for question in questions:
+        if all(of.plan.cluster != question.site.name for of in found.outcomes):
+            site = question.site
+            site.impossible = {_none_words(question, most, rate): None} | site.impossible
     found.fewest_bound = found.question.fewest_bound(rate)
     _look_closer(found, rate)
     ends = _at_ends(found, lambda of: of.fewest(found.best.plan, rate))
@@ -217,23 +217,13 @@ def _compare(found: Serving) -> None:
     questions, options = found.questions, found.options
     low, high = questions[0].rates
     gpus = questions[0].gpus[0]
-    made = [(question, plan) for question in questions for plan in question.plans(gpus)]
-    if not made:
+    cases = [(question, plan, high) for question in questions for plan in question.plans(gpus)]
+    if not cases:
         why = "; ".join(line for question in questions for line in question.site.impossible)
         raise InfeasibleError(f"no plan fits on {counted(gpus, 'GPU')}: {why}")
-    try:
-        for question, plan in made:
-            capacity = question.capacity_per_s(plan) if options.capacity else None
-            rate = high or capacity or EXACT * question.ceiling_per_s(plan)
-            found.outcomes.append(replace(question.run(plan, rate), capacity_per_s=capacity))
-    finally:
-        found.outcomes.sort(key=lambda of: rank(of, options, cheapest=len(questions) > 1))
+    _run_all(found, cases, lambda of: rank(of, options, cheapest=len(questions) > 1))
     best = found.best
     _look_closer(found, best.rate_per_s)
-    if options.stages:
-        question = replace(found.question, options=replace(options, pools=None, replicas=None))
-        whole = (question.run(plan, best.rate_per_s) for plan in question.plans(gpus))
-        found.whole = min(whole, key=lambda of: rank(of, options), default=None)
     if not (best.holds(options.slo_share) and best.keeps_up) and not options.process.clients:
         found.limit = _limit(found)
     if options.capacity:
@@ -241,14 +231,34 @@ def _compare(found: Serving) -> None:
         found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *ends])
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
-        by_low = sorted(
-            found.outcomes, key=lambda of: rank(found.question_of(of.plan).run(of.plan, low), options)
-        )
-        both = (of for pair in zip(found.outcomes, by_low, strict=True) for of in pair)
-        for of in list({id(of): of for of in both}.values())[:CURVES]:
-            question = found.question_of(of.plan)
-            curve = (question.run(of.plan, rate) for rate in rates)
-            found.curves.append([replace(run, capacity_per_s=of.capacity_per_s) for run in curve])
+        runs = [partial(found.question_of(of.plan).run, of.plan) for of in found.outcomes]
+        by_low = sorted(runs, key=lambda run: rank(run(low), options))
+        both = dict.fromkeys(run for pair in zip(runs, by_low, strict=True) for run in pair)
+        found.curves = [[run(rate) for rate in rates] for run in [*both][:CURVES]]
+
+
+Case = tuple[Question, Plan, float]
+"""A plan of a question at a rate."""
+
+
+def _outcome(question: Question, plan: Plan, rate: float) -> Outcome | None:
+    """Return what a plan gives at a rate, else at its capacity; of several numbers of GPUs on the fewest, if any."""
+    if len(question.gpus) > 1:
+        least = question.fewest(plan, rate)
+        return None if least is None else question.run(least, rate)
+    capacity = question.capacity_per_s(plan) if question.options.capacity else None
+    rate = rate or capacity or EXACT * question.ceiling_per_s(plan)
+    return replace(question.run(plan, rate), capacity_per_s=capacity)
+
+
+def _run_all(found: Serving, cases: Sequence[Case], key: Callable[[Outcome], Any]) -> None:
+    """Record what plans give, ordered by a key, as far as it is known; several processes share those that take long."""
+    known: dict[int, Outcome | None] = {}
+    size, calls = found.workers or (LENT if found.executor else 1), tuple((_outcome, case) for case in cases)
+    try:
+        known.update(finished_calls(calls, size, found.executor, late=True))
+    finally:
+        found.outcomes = sorted((of for _, of in sorted(known.items()) if of is not None), key=key)
 
 
 def _limit(found: Serving) -> tuple[float, Plan]:

@@ -68,11 +68,6 @@ class Pool:
     replicas: tuple[int, ...]
     parts: tuple[str, ...] = PARTS
 
-    @property
-    def gpus(self) -> int:
-        """GPUs of all its replicas."""
-        return sum(self.replicas)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -106,7 +101,7 @@ class Plan:
     @property
     def gpus(self) -> int:
         """GPUs of all pools, which are paid for."""
-        return sum(pool.gpus for pool in self.pools)
+        return sum(sum(pool.replicas) for pool in self.pools)
 
     @property
     def elastic(self) -> bool:
@@ -127,7 +122,7 @@ class Plan:
     @property
     def stages(self) -> Mapping[str, int]:
         """GPUs of each stage; none where all stages share them."""
-        return {} if len(self.pools) == 1 else {f"{of.parts[0]}r": of.gpus for of in self.pools}
+        return {} if len(self.pools) == 1 else {f"{of.parts[0]}r": sum(of.replicas) for of in self.pools}
 
     @property
     def rule(self) -> str:
@@ -359,9 +354,8 @@ class _Elastic(_Station):
         if not self.queue or not free:
             return
         chosen: object = self.policy.divide(self.queue, free, self)
-        runs = [
-            self.checked(run, self.queue) for run in (chosen if isinstance(chosen, Sequence) else (chosen,))
-        ]
+        every = chosen if isinstance(chosen, Sequence) else (chosen,)
+        runs = [self.checked(run, self.queue) for run in every]
         for run in runs if self.policy.strict else sorted(runs, key=_placing):
             block = self._block(run)
             if block is None and self.policy.strict:
@@ -438,7 +432,7 @@ class Replay:
         for number, pool in enumerate(plan.pools):
             elastic = plan.elastic and "denoise" in pool.parts
             self.stations.append((_Elastic if elastic else _Fixed)(self, number, plan, first_gpu))
-            first_gpu += pool.gpus
+            first_gpu += sum(pool.replicas)
         self.waiting = iter(jobs)
         self.clients, self.may_miss, self.counted_from_s = clients, may_miss, counted_from_s
 

@@ -235,5 +235,4 @@ def price_of(value: float | str | None, cluster: str) -> float | None:
     """Return dollars a GPU-hour of a cluster: a number for all, or of a TOML file."""
     if isinstance(value, str) and value.endswith(".toml"):
         return Table.read(Path(value)).positive(cluster)
-    or_file = ", or a .toml file of prices by cluster"
-    return None if value is None else positive("price", value, or_else=or_file)
+    return None if value is None else positive("price", value, ", or a .toml file of prices by cluster")

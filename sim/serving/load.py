@@ -63,11 +63,6 @@ class Load:
     seed: int = 0
     trace: Trace | None = None
 
-    @property
-    def clients(self) -> int:
-        """Clients of a closed loop, each of which waits for its answer before it asks again; 0 where it is open."""
-        return process_of(self.arrivals).clients
-
     def jobs(self) -> Iterator[Job]:
         """Yield the requests in the order of their arrival; of a closed loop without end, all arriving at 0."""
         arrivals_s, kinds = self._drawn()
@@ -82,14 +77,14 @@ class Load:
             stretch = self.trace.rate_per_s / self.rate_per_s
             return [at * stretch for at in self.trace.arrival_s], self.trace.kind
         of_gaps, of_kinds = map(np.random.default_rng, np.random.SeedSequence(self.seed).spawn(2))
-        mean, variation = self.rate_per_s * self.duration_s, process_of(self.arrivals).variation
+        mean, (variation, clients) = self.rate_per_s * self.duration_s, process_of(self.arrivals)
         count = int(mean + 8 * variation * mean**0.5 + 16)  # eight deviations more
         if count > MOST_REQUESTS:
             words = f"`duration` and `rate` are {mean:,.0f} requests"
             raise InputError(f"{words}, must be at most {MOST_REQUESTS:,}")
         shares = np.array([kind.share for kind in self.kinds])
         kinds = of_kinds.choice(len(shares), size=count, p=shares / shares.sum())
-        if self.clients:
+        if clients:
             return [0.0] * count, kinds.tolist()
         gaps = np.ones(count)
         if variation:  # of a gamma distribution: a shape of 1 is the exponential of a Poisson process

@@ -86,6 +86,8 @@ class ServingOptions:
             raise wrong(given, f"is given, but {whose} set the rate themselves")
         if not (self.process.clients or given):
             raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
+        if self.capacity and self.rates and self.rates[0] < self.rates[1]:
+            raise wrong("rate", f"is {shown(self.rate)}, but `capacity` looks for one rate: give one or none")
         said = {"arrivals": "when they arrive", "duration": "when they arrive", "mix": "their shapes"}
         for item in options_of(self) if self.requests is not None else ():
             if item.name in said and getattr(self, item.name) != item.default:

@@ -150,7 +150,7 @@ class Question:
         completed = sum(job.end_s <= load.duration_s for job in log.jobs) / load.duration_s
         return Outcome(
             plan=plan,
-            rate_per_s=completed if load.clients else rate_per_s,
+            rate_per_s=completed if self.options.process.clients else rate_per_s,
             attainment=float(held.mean()) if self.has_slo and jobs else None,
             latencies_s=np.array([job.end_s - job.arrival_s for job in jobs]),
             held=held,
@@ -163,7 +163,8 @@ class Question:
         )
 
     def _replay(self, plan: Plan, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
-        return Replay(plan, jobs, self.site, clients=load.clients, until_s=load.duration_s, **rules)
+        clients = self.options.process.clients
+        return Replay(plan, jobs, self.site, clients=clients, until_s=load.duration_s, **rules)
 
     def _warmup_s(self, load: Load) -> float:
         """Return the seconds whose requests are not counted; none of a trace."""

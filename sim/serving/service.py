@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError, counted
@@ -126,10 +126,8 @@ class Simulated(Site):
         result = self.result(gpus, shape, batch)
         peak_bytes, room = self._peak_bytes(result), room_bytes(result.device_memory_bytes, gpus)
         if room is not None and peak_bytes > room:
-            where = f"batch {batch} of {shape.words} on {counted(gpus, 'GPU')}"
-            raise InfeasibleError(
-                f"{where} {missing_memory(peak_bytes, result.device_memory_bytes or 0.0, gpus)}"
-            )
+            lacks = missing_memory(peak_bytes, result.device_memory_bytes or 0.0, gpus)
+            raise InfeasibleError(f"batch {batch} of {shape.words} on {counted(gpus, 'GPU')} {lacks}")
         parts = result.phases or {"denoise_s": result.latency_s}
         encode_s, denoise_s, decode_s = (parts.get(f"{part}_s", 0.0) for part in PARTS)
         return Times(encode_s, denoise_s / shape.steps, decode_s)
@@ -242,8 +240,8 @@ def simulated(
 ) -> Simulated:
     """Return a cluster with the fastest sampler of a shape on each number of GPUs.
 
-    Where that has no room for the largest shape of all, it is the fastest of that one, if any fits. Where stages are on
-    GPUs of their own, a GPU alone need not hold the whole model.
+    It is the fastest of those with room for the largest shape of all, if any has. Where stages are on GPUs of their
+    own, a GPU alone need not hold the whole model.
 
     Raises:
         InfeasibleError: none fits on any.
@@ -252,11 +250,7 @@ def simulated(
     refused: list[InputError] = []
     for gpus in degrees:
         try:
-            best = _best_sampler(asked, shape, gpus)
-            if best is not None and best.source is not None and largest != shape:
-                samplers[gpus] = best.source.strategy
-                fits = Simulated(asked.scenario, samplers).run_s(gpus, largest) < inf
-                best = best if fits else _best_sampler(asked, largest, gpus) or best
+            best = _best_sampler(asked, shape, largest, gpus)
         except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
             refused.append(error)
             continue
@@ -279,19 +273,26 @@ def simulated(
     return site
 
 
-def _best_sampler(asked: Asked, shape: Shape, gpus: int) -> Result | None:
+def _best_sampler(asked: Asked, shape: Shape, largest: Shape, gpus: int) -> Result | None:
     """Return what a sweep recommends for one request of a shape on exactly so many GPUs; None where nothing fits.
 
-    The image is the one that a single GPU draws, unless samplers are named.
+    The image is the one that a single GPU draws, unless samplers are named. What lacks room for the largest shape is
+    passed over, unless all do.
     """
-    there = at_shape(asked.scenario, shape, gpus, 1)
+    there, first = at_shape(asked.scenario, shape, gpus, 1), None
     sweep = Sweep(there, "latency", top=1, held=asked.held, runtime=asked.runtime)
     sweep.points = [
         point
         for point in swept_points(there, asked.names, asked.held, asked.runtime)
         if point.num_gpus == gpus and (asked.names is not None or is_exact(point, there))
     ]
-    if sweep.points:
+    while sweep.points:
         run_sweep(sweep, workers=1)
-    best = sweep.best_point()
-    return None if best is None else sweep.result_of(best)
+        if (best := sweep.best_point()) is None:
+            break
+        result = sweep.result_of(best)
+        first, site = first or result, Simulated(asked.scenario, {gpus: cast("Sampler", best.strategy)})
+        if largest == shape or site.run_s(gpus, largest) < inf:
+            return result
+        sweep.points = [of for of in sweep.points if of.strategy != best.strategy]
+    return first
