@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.cli.main import main
-from sim.report.serving import serving_blocks
+from sim.report.serving import places, serving_blocks
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 
@@ -214,6 +214,14 @@ def test_a_serving_shows_itself_in_notebooks():
         assert figure.axes
     with pytest.raises(sim.InputError, match="a span of rates"):
         sim.plots.plot_rates(serving)
+
+
+def test_each_replica_is_given_its_gpus_and_a_port_of_its_node():
+    servers = {2: "vllm serve", 1: ""}
+    first, second = (f"CUDA_VISIBLE_DEVICES={k},{k + 1} vllm serve ... --port 800{k // 2}" for k in (0, 2))
+    assert places((2, 1), 4, servers) == [f"on 1 node: {first}; CUDA_VISIBLE_DEVICES=2"]
+    assert places((2, 2), 3, servers) == [f"on each of 2 nodes: {first}"]
+    assert places((2,) * 5, 4, servers) == [f"on each of 2 nodes: {first}; {second}", f"on 1 node: {first}"]
 
 
 def test_the_help_fits_two_screens(capsys, monkeypatch):

@@ -1,7 +1,7 @@
 """Serving in words: the verdict on plans, their table, and the page of a report."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil, inf
@@ -246,6 +246,9 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         held = f", {shares} hold the SLO" if shares else ""
         error = "our step times are too short or too long, within their error"
         yield "if", f"{error}: p99 {low} to {high} s{held}"
+    if (whole := serving.whole) is not None:
+        named = f"{whole.plan.replicas} {whole.plan.rule_and_cap}"
+        yield "pools", f"{named} without: p99 {figures(whole.percentile_s(99))} s"
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)
@@ -269,15 +272,35 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
     plan, site = serving.best.plan, serving.question.site
     if not (starts(serving.best) and site.fastest):
         return blocks
+    servers: dict[int, str] = {}
     for gpus in dict.fromkeys(plan.sizes):
         result = site.fastest[gpus]
         name = site.runtime or next(iter(runtimes_of(result)), "")
+        servers[gpus] = find_runtime(name).serves if name else ""
         command = command_of(result, "launch" if name else "run", name)
-        serves = server is not None and name and find_runtime(name).serves
-        command = server(result, name) if server and serves else command
+        command = server(result, name) if server and servers[gpus] else command
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
-    each = "each with CUDA_VISIBLE_DEVICES before it and a --port of its own after it, all behind a balancer"
-    return [*blocks, each] if len(plan.sizes) > 1 else blocks
+    in_nodes = max(plan.sizes) <= site.per_node
+    return [*blocks, *(places(plan.sizes, site.per_node, servers) if in_nodes else ())]
+
+
+def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -> list[str]:
+    """Return the GPUs, server and port of each replica, node by node; nodes that hold the same share a line.
+
+    ``replicas`` are the GPUs of each, in powers of two, the largest first.
+    """
+    nodes: dict[int, list[str]] = {}
+    first = 0
+    for gpus in replicas:
+        node, start = divmod(first + -first % per_node * (first % per_node + gpus > per_node), per_node)
+        held = nodes.setdefault(node, [])
+        numbers = ",".join(map(str, range(start, start + gpus)))
+        starts = f" {servers[gpus]} ... --port {8000 + len(held)}" if servers[gpus] else ""
+        held.append(f"CUDA_VISIBLE_DEVICES={numbers}{starts}")
+        first = node * per_node + start + gpus
+    alike = Counter("; ".join(held) for held in nodes.values())
+    every = ((counted(of, "node"), words) for words, of in alike.items())
+    return [f"on {'each of ' * (not of.startswith('1 '))}{of}: {words}" for of, words in every]
 
 
 def plan_blocks(serving: Serving) -> list[Block]:
