@@ -225,14 +225,6 @@ def at(pixels):
     return replace(Extent.reference(chain(())), pixels=pixels, tokens=pixels)
 
 
-def test_resolutions_scale_shapes():
-    small = [costs(kernel).forward_s(1) for kernel in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
-    large = [costs(k, extent=at(4.0)).forward_s(1) for k in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
-    assert large == [pytest.approx(growth * s) for growth, s in zip((4, 4, 16, 4, 4, 1), small, strict=True)]
-    written = costs(replace(SELF, written_bytes=100.0), extent=at(4.0))
-    assert written.attention_bytes == pytest.approx([400.0])
-
-
 @pytest.mark.parametrize("kernel", [LINEAR, CONVOLUTION, SELF, CROSS, SUM, NORM])
 def test_rows_and_sequences_divide_all_work_of_an_image(kernel):
     for share in (Share(rows=0.25), Share(ring=4), Share(ulysses=4), Share(ring=2, ulysses=2)):
