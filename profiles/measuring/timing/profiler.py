@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rich.table import Table
+
 from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import read_model
 from profiles.errors import DiffusimError, InputError
@@ -163,18 +165,23 @@ def run_profile(options: argparse.Namespace) -> None:
 
 def report_profile(profiled: Profile, output: Path) -> None:
     """Print the times in milliseconds, a row for each component and batch size."""
+    size = f"{profiled.counted.height}x{profiled.counted.width}"
+    title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
+    show(150, times_table(title, profiled.components))
+    print(f"measure: wrote {output}", file=sys.stderr)
+
+
+def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
+    """One row per component and batch size, in milliseconds."""
     rows = []
-    for component in profiled.components:
+    for component in components:
         for batch in component.batches:
             row = [component.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
             for name, seconds in batch.layers.items():
                 total = sum(seconds)
                 row += [f"{1e3 * total:.2f}", f"{batch.sum_over_whole(name):.3f}"] if total else ["", ""]
             rows.append(row)
-    size = f"{profiled.counted.height}x{profiled.counted.width}"
-    title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
-    show(150, table(title, COLUMNS, rows, left=("component",)))
-    print(f"measure: wrote {output}", file=sys.stderr)
+    return table(title, COLUMNS, rows, left=("component",))
 
 
 def time_texts(
