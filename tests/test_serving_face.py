@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.cli.main import main
-from sim.report.serving import places, serving_blocks
+from sim.report.serving import places, serving_blocks, share_words
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 
@@ -81,6 +81,18 @@ def test_a_replica_has_room_for_every_class_of_a_mix(files):
     assert dict(found.verdict.panel.lines)["classes"].startswith("2048, 4 steps: p50 ")
     assert found.question.site.run_s(2, found.question.kinds[1].shape) < 10
     assert "requests of 2 shapes" in found.title
+
+
+def test_what_all_requests_hold_together_but_a_class_does_not_says_so(files):
+    (files / "service.csv").write_text(f"{SERVICE}512,512,1,28,1,1,1\n")
+    classes = ((0.95, 512, 100), (0.05, 1024, 4.5))  # the larger takes 4 s alone
+    text = "".join(f"[[class]]\nshare = {p}\nresolution = {side}\nslo = {s}\n" for p, side, s in classes)
+    (files / "mix.toml").write_text(text)
+    found = sim.serve(service="service.csv", mix="mix.toml", gpus=1, rate=0.1, steps=28, duration=1e5)
+    lines = dict(found.verdict.panel.lines)
+    assert lines["SLO"].startswith("held, but not by every class: 99.")
+    assert lines["classes"].startswith("1024, 28 steps: ")
+    assert [*map(share_words, (0.98951, 0.99, 0.9999, 1e-5))] == ["98.9%", "99.0%", "99.9%", "0.1%"]
 
 
 def test_the_answer_says_levers_and_what_is_nearly_full():

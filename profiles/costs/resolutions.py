@@ -44,6 +44,7 @@ def sides_of(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
 def named_size(model: Model, resolution: Any) -> Any:  # noqa: ANN401
     """The resolution that a name such as 720p stands for on a model of videos; any other as it is."""
     own = OWN_LINES.get(model.name, {})
+    resolution = resolution.lower() if isinstance(resolution, str) else resolution
     if not isinstance(resolution, str) or resolution not in {*LINES, *own}:
         return resolution
     if own and resolution not in own:

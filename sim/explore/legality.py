@@ -14,7 +14,7 @@ from sim.outcomes.runs import parameters_of, run_point
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
-from strategies.plans.workloads import HEADS
+from strategies.plans.workloads import ALL, HEADS
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -85,9 +85,15 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
 
     def make() -> tuple[str, ...]:
         case = _case(point, scenario)
-        return as_priced(runs_in(scenario.task, case), scenario) if case else ()
+        names = runs_in(scenario.task, case) if case else ()
+        return as_priced((of for of in names if trains(find_runtime(of), scenario)), scenario)
 
     return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
+
+
+def trains(runtime: Runtime, scenario: AnyScenario) -> bool:
+    """Return whether a runtime trains the weights that a scenario asks for: all, or adapters if it sets them."""
+    return getattr(scenario.workload, "trainable", ALL) == ALL or "trainable" in runtime.sets
 
 
 def is_unknown(scenario: AnyScenario) -> bool:
@@ -200,6 +206,8 @@ def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
         )
     if unknown := runtime.unknown(scenario.model.name):
         raise InputError(f"`runtime` is {name}, but {unknown}")
+    if not trains(runtime, scenario):
+        raise InputError(f"`runtime` is {name}, which trains all weights and does not set `trainable`")
     return runtime
 
 

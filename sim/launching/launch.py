@@ -58,13 +58,14 @@ BENCHMARK: Final = (
 UNSTARTED: Final = ", where its flags were read; no test starts it, and later ones are unchecked"
 ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 APART: Final = """replicas=
+trap 'kill $replicas 2>/dev/null' EXIT
 for gpu in {gpus}; do
     export CUDA_VISIBLE_DEVICES=$gpu REPLICA={number}
     {command} &
     replicas="$replicas $!"
 done
-for replica in $replicas; do wait "$replica" || exit 1; done"""
-"""Lines of a shell that start a process for each GPU of a node, and fail where one of them does."""
+for replica in $replicas; do wait -n || exit 1; done"""
+"""Lines of a shell that start a process for each GPU of a node, and end all where one of them fails."""
 LINE: Final = " \\\n    "
 """Between the flags of a command."""
 ASKS: Final = {
@@ -338,7 +339,7 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     files = {name: f"{text if number == 0 else of}\n" for number, (name, of) in enumerate(texts.items())}
     asks = "".join(text for variable, text in ASKS.items() if variable in command)
     head = _head(ran) if result.task == "train" else ""
-    files |= {"run.sh": f'{head}{asks}cd "$(dirname "$0")"\n{command if files else text}\n'}
+    files |= {"run.sh": f'{head}{asks}cd "$(dirname "$0")" || exit 1\n{command if files else text}\n'}
     files |= {".deepspeed_env": f"{ALLOCATOR}\n"} if "$HOSTFILE" in command else {}  # for other nodes
     read = f"for {runtime.version}{'' if runtime.started else UNSTARTED}"
     notes = ["no version of it was checked" if runtime.version == UNCHECKED else read]

@@ -67,7 +67,7 @@ class Change:
         speed = f"{compared(self.memory, 'memory')}, {speed}" if objective == "memory" else speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
-        why = ", which does not fit as it is" if self.lacked else why
+        why = ", which does not fit without that" if self.lacked else why
         if where and self.fits and self.speed < 1:  # a tie with more GPUs
             return f"{self.strategy}{where} is enough, {speed}"
         if self.stays:

@@ -189,7 +189,7 @@ def memory_words(result: Result) -> str:
     if there is None:
         return f"{peak / GIB:.1f} GiB"
     low, middle, high = (size / GIB for size in result.reserved)
-    remark = f": nearly full, {low:.1f} to {high:.1f} reserved" if result.nearly_full else ""
+    remark = f"{': nearly full' * result.nearly_full}, {low:.1f} to {high:.1f} reserved"
     remark = remark if result.fits_memory else f": does not fit, {middle:.1f} reserved"
     return f"{bar(peak / there)} {peak / GIB:.1f} of {there / GIB:.1f} GiB{remark}"
 

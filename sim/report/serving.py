@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import Final
 
 import numpy as np
@@ -101,8 +101,8 @@ def _fewest_line(serving: Serving) -> Line:
 
 
 def share_words(share: float) -> str:
-    """Return a share in per cent; it is never rounded up to all, nor down to none."""
-    return f"{share:.0%}" if share in (0, 1) else f"{min(99.9, max(0.1, 100 * share)):.1f}%"
+    """Return a share in per cent, rounded down, so that what misses never reads as held; but not down to none."""
+    return f"{share:.0%}" if share in (0, 1) else f"{max(0.1, floor(1000 * share + 1e-9) / 10):.1f}%"
 
 
 def _quality_lines(serving: Serving) -> Iterator[Line]:
@@ -111,10 +111,13 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     if best.attainment is not None:
         slos = sorted({kind.slo_s for kind in serving.questions[0].kinds if kind.slo_s < inf})
         within = " to ".join(dict.fromkeys(map(figures, (slos[0], slos[-1]))))
-        worst_s = (interval_of_p99(best.latencies_s) or (0.0, 0.0))[1]
-        by_draw = bool(options.slo_share == 0.99 and worst_s > slos[0] == slos[-1])
+        jobs = _counted_jobs(best)
+        of_slo = np.array([(job.end_s - job.arrival_s) / (job.deadline_s - job.arrival_s) for job in jobs])
+        by_draw = bool(options.slo_share == 0.99 and (interval_of_p99(of_slo) or (0.0, 0.0))[1] > 1)
+        late = any(_held(of) < options.slo_share for of in _by_class(jobs).values())
         held, count = best.holds(options.slo_share), len(best.latencies_s)
-        holds = f"held{', but other random draws may miss' * by_draw}" if held else "missed"
+        but = " and".join([" not by every class"] * late + [" other random draws may miss"] * by_draw)
+        holds = f"held{', but' * bool(but)}{but}" if held else "missed"
         words = f"{share_words(best.attainment)} of the requests within {within} s"
         yield "SLO", f"{holds}: {words} ({share_words(options.slo_share)} wanted)"
         least = ceil(SURE / (1 - options.slo_share) - 1e-6) if options.slo_share < 1 else 0
@@ -203,7 +206,7 @@ def _memory_lines(serving: Serving) -> Iterator[Line]:
 
 def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     """Yield what a request's time goes to, and what each class of a mix gets."""
-    jobs = [job for job in best.log.jobs if job.arrival_s >= best.warmup_s] if best.log is not None else []
+    jobs = _counted_jobs(best)
     if not jobs or not _is_steady(serving):
         return
     wait_s = float(np.mean([job.start_s - job.arrival_s for job in jobs]))
@@ -218,15 +221,31 @@ def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
     yield from _class_lines(jobs)
 
 
-def _class_lines(jobs: Iterable[Job]) -> Iterator[Line]:
-    """Yield what each of several classes of requests gets, those that miss their SLO most first."""
+def _counted_jobs(outcome: Outcome) -> list[Job]:
+    """Return the requests of a plan after the warm-up, in the order of arrival; none where no log was kept."""
+    jobs = [] if outcome.log is None else [of for of in outcome.log.jobs if of.arrival_s >= outcome.warmup_s]
+    return sorted(jobs, key=lambda job: job.number)
+
+
+def _by_class(jobs: Iterable[Job]) -> dict[tuple[str, float], list[Job]]:
+    """Return the requests of each shape and SLO in seconds."""
     classes: dict[tuple[str, float], list[Job]] = {}
     for job in jobs:
         classes.setdefault((job.shape.words, round(job.deadline_s - job.arrival_s, 6)), []).append(job)
+    return classes
+
+
+def _held(jobs: Sequence[Job]) -> float:
+    """Return the share of requests within their SLO."""
+    return sum(not job.missed for job in jobs) / len(jobs)
+
+
+def _class_lines(jobs: Iterable[Job]) -> Iterator[Line]:
+    """Yield what each of several classes of requests gets, those that miss their SLO most first."""
     rows: list[tuple[float, float, str]] = []
-    for (words, slo_s), every in classes.items():
+    for (words, slo_s), every in _by_class(jobs).items():
         p50_s, p99_s = np.percentile([job.end_s - job.arrival_s for job in every], (50, 99))
-        share = sum(not job.missed for job in every) / len(every)
+        share = _held(every)
         held = f", {share_words(share)} within {figures(slo_s)} s" if slo_s < inf else ""
         rows.append((share, -p99_s, f"{words}: p50 {figures(p50_s)} s, p99 {figures(p99_s)} s{held}"))
     if len(rows) > 1:

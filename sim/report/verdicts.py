@@ -338,7 +338,7 @@ def _chosen_words(choice: Choice) -> str:
     """Return what decided among points that are too close to call."""
     names = {point.name for point in choice.close}
     among = f"{len(names)} strategies" if len(names) > 1 else f"{len(choice.close)} points"
-    why = f"as it {' and '.join(choice.by) or 'is the fastest'}"
+    why = f"as it {' and '.join(choice.by) or 'is the fastest that fits'}"
     return f"{why}, of {among} too close to call, at most {SLACK - 1:.0%} slower than the fastest"
 
 
