@@ -96,15 +96,26 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     preferred = min([point for point in left if tied(point, left[0])], key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
-        return *(fact(one, scenario) for fact in PREFERRED.values()), one.score(objective), *one.costs
+        return _worth(one, scenario, objective)
 
-    most = worth(preferred)
-    better = [of for of in good if all(a <= b for a, b in zip(worth(of), most, strict=True))]
+    better = [of for of in good if _nowhere_worse(worth(of), worth(preferred))]
     point = min(better, key=worth)
     least = all(point.costs[1] <= of.costs[1] for of in close)
     words = "needs the least memory" if least else "needs less memory than faster ones like it"
     by += [words] * (_whole_gib(point) < _whole_gib(left[0]))
     return Choice(point, best, tuple(close), tuple(by), preferred)
+
+
+def _worth(point: Point, scenario: AnyScenario, objective: str) -> tuple[Any, ...]:
+    """Return by what a point takes the place of another; of one that was not simulated, the least that it may be."""
+    facts = (fact(point, scenario) for fact in PREFERRED.values())
+    if point.result is None:
+        return *facts, point.least_score(objective), point.bound_s, point.least_memory_bytes
+    return *facts, point.score(objective), *point.costs
+
+
+def _nowhere_worse(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def _whole_gib(point: Point) -> int:
@@ -121,6 +132,9 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
     if (choice := choose(points, scenario, objective)) is None:
         return None
     runs = starts(choice.best, scenario)
+
+    def worth(point: Point) -> tuple[Any, ...]:
+        return _worth(point, scenario, objective)
 
     def score(point: Point) -> float:
         return point.least_score(objective) if point.result is None else point.score(objective)
@@ -145,6 +159,7 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
         if score(of) < limit
         or score(of) < own.get(of.name, 0.0)
         or (score(of) < alike and facts(of) == least)
+        or (_nowhere_worse(worth(of), worth(choice.preferred)) and worth(of) < worth(chosen))
     )
     found = min(faster, key=score, default=None)
     if found is not None or objective == "memory":  # which is counted, so that nothing ties
