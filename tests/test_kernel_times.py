@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from profiles.architectures.components import Component, Layer
 from profiles.architectures.extents import Extent
@@ -294,14 +292,3 @@ def every(stack, device=MADE, **rest):
 
 def seconds_of(layers, batch):
     return np.concatenate([layers.forward_s(batch), layers.backward_s(batch)])
-
-
-@given(st.integers(1, 512), st.floats(1.0, 10.0), st.sampled_from(["compiled", "eager", "eager-2023"]))
-def test_a_faster_device_is_never_slower(batch, factor, name):
-    fast = replace(
-        REAL,
-        matmul=replace(REAL.matmul, flop_per_s=factor * REAL.matmul.flop_per_s),
-        memory=MemoryLaw(2e-6, *[factor * 1.3e12] * 5),
-    )
-    slower, faster = (every(load_stack(name), replace(MADE, own_laws=laws)) for laws in (REAL, fast))
-    assert np.sum(seconds_of(faster, batch)) <= np.sum(seconds_of(slower, batch)) * (1 + 1e-12)

@@ -74,13 +74,6 @@ def test_a_sweep_of_training_takes_by_default_the_batch_that_the_model_is_traine
     assert batches == {"sd21": 2048, "flux-dev": 128}
 
 
-def test_only_sweeps_of_training_try_again():
-    assert start_sweep("pixart", gpus=2, steps=2).relief == ()
-    assert start_sweep("pixart", gpus=2, checkpointing="auto").relief == ("block", "selective")
-    assert start_sweep("pixart", gpus=2, checkpointing="none").relief == ()
-    assert start_sweep(swept("19GiB").scenario).relief == ()
-
-
 def test_ranked_by_memory_what_fits_is_tried_again_too():
     found, plain, blocks = (
         sim.sweep(

@@ -1,7 +1,5 @@
 """A scenario is a value: whatever is replaced in it, in any way, it answers as one made anew."""
 
-import copy
-import pickle
 from dataclasses import fields, replace
 
 import pytest
@@ -229,12 +227,3 @@ def test_a_scenario_of_other_frames_or_of_adapters_refuses_others_again_by_their
     ):
         with pytest.raises(InputError, match=rule):
             scenario.under(replace(scenario.workload, **other))
-
-
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, replace, lambda s: pickle.loads(pickle.dumps(s))])
-def test_a_copy_is_equal_and_remembers_nothing(warm, way):
-    for scenario, _, _ in warm.values():
-        found = way(scenario)
-        assert found == scenario
-        assert set(vars(found)) == {*SCENE, "costs"}
-        assert found.costs is not scenario.costs
