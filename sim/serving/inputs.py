@@ -44,6 +44,8 @@ def ask(
     """
     several = given if isinstance(given, list | tuple) else (given,)
     chosen = list(dict.fromkeys(policy for item in several for policy in _policies(item)))
+    if not chosen:
+        raise InputError("`policy` names none")
     counts = _counts(gpus, [of.scenario for of in asked], options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
     elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
