@@ -84,11 +84,13 @@ def test_a_replica_has_room_for_every_class_of_a_mix(files):
 
 
 def test_what_all_requests_hold_together_but_a_class_does_not_says_so(files):
-    (files / "service.csv").write_text(f"{SERVICE}512,512,1,28,1,1,1\n")
-    classes = ((0.95, 512, 100), (0.05, 1024, 4.5))  # the larger takes 4 s alone
-    text = "".join(f"[[class]]\nshare = {p}\nresolution = {side}\nslo = {s}\n" for p, side, s in classes)
+    times = "".join(f"{side},{side},1,28,1,1,{seconds}\n" for side, seconds in ((512, 1), (1024, 4)))
+    (files / "service.csv").write_text(f"{SERVICE.splitlines()[0]}\n{times}")
+    classes = ((0.95, 512, 100), (0.05, 1024, 4.5))
+    each = "[[class]]\nshare = {}\nresolution = {}\nsteps = 28\nslo = {}\n"
+    text = "".join(each.format(*of) for of in classes)
     (files / "mix.toml").write_text(text)
-    found = sim.serve(service="service.csv", mix="mix.toml", gpus=1, rate=0.1, steps=28, duration=1e5)
+    found = sim.serve(service="service.csv", mix="mix.toml", gpus=1, rate=0.1, duration=1e5)
     lines = dict(found.verdict.panel.lines)
     assert lines["SLO"].startswith("held, but not by every class: 99.")
     assert lines["classes"].startswith("1024, 28 steps: ")
