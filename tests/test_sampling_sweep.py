@@ -93,13 +93,6 @@ def test_samplers_are_looked_at_on_smaller_powers_of_two_and_single_on_one(num_g
     assert of["usp"] == counts - {2}  # two degrees above 1 need four GPUs
 
 
-def test_fewer_gpus_can_win_by_cost():
-    scenario = replace(pixart(8), stack=load_stack("compiled"))  # no host to wait for
-    best = simulated(swept(scenario, "cost"))[0]
-    assert best.num_gpus < 8
-    assert best.name != simulated(swept(scenario))[0].name
-
-
 # What a person and a file get
 
 

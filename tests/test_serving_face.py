@@ -90,10 +90,11 @@ def test_what_all_requests_hold_together_but_a_class_does_not_says_so(files):
     each = "[[class]]\nshare = {}\nresolution = {}\nsteps = 28\nslo = {}\n"
     text = "".join(each.format(*of) for of in classes)
     (files / "mix.toml").write_text(text)
-    found = sim.serve(service="service.csv", mix="mix.toml", gpus=1, rate=0.1, duration=1e5)
-    lines = dict(found.verdict.panel.lines)
-    assert lines["SLO"].startswith("held, but not by every class: 99.")
-    assert lines["classes"].startswith("1024, 28 steps: ")
+    for duration, draws in ((1e5, ""), (1e4, " and other random draws may miss")):
+        found = sim.serve(service="service.csv", mix="mix.toml", gpus=1, rate=0.15, duration=duration)
+        lines = dict(found.verdict.panel.lines)
+        assert lines["SLO"].startswith(f"held, but not by every class{draws}: 99.")
+        assert lines["classes"].startswith("1024, 28 steps: ")
     assert [*map(share_words, (0.98951, 0.99, 0.9999, 1e-5))] == ["98.9%", "99.0%", "99.9%", "0.1%"]
 
 
