@@ -39,6 +39,8 @@ def test_what_fits_by_the_middle_estimate_alone_is_nearly_full_and_the_verdict_s
         "none of the points simulated surely fits; "
     )
     assert sim.launch(found).remarks[-1].endswith(f"with room: {changes}") and changes.endswith(" fits")
+    less = sim.run("sd21", **one, scatter_every=2, memory=f"{middle + 0.1:.2f}GiB")
+    assert less.nearly_full and "scatter_every` 2" not in changes  # it needs less, and does not surely fit
 
 
 def test_zero2_keeps_whole_half_precision_gradients_so_that_flux_does_not_fit_four_gpus():
