@@ -240,6 +240,19 @@ def test_a_store_names_the_fastest_and_of_sweeps_what_they_hold_is_asked(tmp_pat
     assert sim.compare(*sweeps).questions[0].winners[0].strategy == "1f1b"
 
 
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_of_sweeps_over_several_numbers_of_gpus_the_recommended_one_is_named(objective, tmp_path):
+    given = {"gpus": [8, 16], "batch_size": 256, "strategy": "zero3,fsdp", "workers": 1}
+    scaling = sim.sweep("sd21", objective=objective, **given)
+    write_rows(scaling, tmp_path / "rows.csv")
+    for answer in (scaling, tmp_path / "rows.csv")[: 2 if objective == "throughput" else 1]:
+        (question,) = sim.compare(answer, answer).questions
+        assert question.before.points[question.winners[0]].seconds == scaling.best.iteration_s
+    assert any(
+        of.result and of.result.iteration_s < scaling.best.iteration_s for of in scaling.sweeps[1].points
+    )
+
+
 def test_of_a_point_in_several_sweeps_the_most_that_is_known_is_kept(folder):
     rows = json.loads((folder / "before.json").read_text())
     simulated = next(row for row in rows if row["status"] == "simulated")

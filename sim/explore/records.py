@@ -33,6 +33,7 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("resolution", "steps", "guidance"),
 }
 TIMES: Final = ("iteration_s", "latency_s")
+MEMORY: Final = "peak_memory_bytes"
 STATUSES: Final = ("simulated", "bounded", "infeasible")
 LEARNED: Final = ("bounded", "infeasible", "simulated")
 """Statuses by how much is known of a point, the least first: a simulation can show that one does not fit."""
@@ -62,11 +63,12 @@ class Key(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The status of a point, and its seconds where it was simulated."""
+    """The status of a point, and its seconds and peak memory where it was simulated."""
 
     status: str
     seconds: float | None = None
     recommended: bool = True
+    memory_bytes: float = 0.0
 
 
 @dataclass
@@ -79,6 +81,7 @@ class Recorded:
         points: status and time of each point; of those of a strategy with one result, the first.
         twins: further points of a store with the result of one of these, and that one; rows of sweeps leave them out.
         objective: of the sweep; empty where it is not known. ``held``: the parameters that all its points keep to.
+        heads: of rows of sweeps the first of each, which it recommends.
     """
 
     asked: dict[str, str]
@@ -87,6 +90,7 @@ class Recorded:
     twins: dict[Key, Key] = field(default_factory=dict)
     objective: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
+    heads: list[Key] = field(default_factory=list)
 
     def under(self, other: "Recorded") -> "Recorded":
         """Return the record with its points under the names that another has for them, where twins have several."""
@@ -95,7 +99,7 @@ class Recorded:
         first = {name: key for key, name in reversed(pairs) if key in there and name in free}
         names = {key: name for name, key in first.items()}
         points = {names.get(key, key): known for key, known in self.points.items()}
-        return replace(self, points=points)
+        return replace(self, points=points, heads=[names.get(key, key) for key in self.heads])
 
     @property
     def words(self) -> str:
@@ -119,9 +123,16 @@ class Recorded:
         return ranks
 
     def winner(self, *, fastest: bool = False) -> Key | None:
-        """Return the recommended point that stands first, or takes the least time; None where none was simulated."""
+        """Return the best of what sweeps recommend, else the first or fastest; None where none was simulated."""
         good = [key for key in self.ranks if self.points[key].recommended]
-        return min(good, key=lambda key: self.points[key].seconds or 0.0 if fastest else 0.0, default=None)
+        heads = [key for key in self.heads if key in good and not fastest]
+
+        def score(key: Key) -> float:
+            of = self.points[key]
+            costs = {"memory": of.memory_bytes, "cost": key.num_gpus * (of.seconds or 0.0)}
+            return costs.get(self.objective, of.seconds or 0.0) if heads or fastest else 0.0
+
+        return min(heads or good, key=score, default=None)
 
 
 class NamedRows(NamedTuple):
@@ -243,6 +254,7 @@ def _records(rows: Iterable[_Line]) -> list[Recorded]:
     """Return the questions of rows; of a point in several sweeps the most that is known is kept."""
     records: dict[str, Recorded] = {}
     firsts: dict[tuple[object, ...], Key] = {}
+    status = ""
     for row in rows:
         keys = (*SHARED, *ASKED[row.choice("task", tuple(TASKS))])
         asked, parameters = {key: row.text(key) for key in keys}, row.parameters
@@ -263,6 +275,9 @@ def _records(rows: Iterable[_Line]) -> list[Recorded]:
                 record.points.pop(key, None)  # its bound
                 continue
         known = _known(row)
+        if "status" in row and CODE not in row.inputs and known.status == "simulated" != status:
+            record.heads.append(key)
+        status = known.status
         before = record.points.get(key, known)
         if LEARNED.index(known.status) >= LEARNED.index(before.status):
             record.points[key] = known
@@ -283,4 +298,5 @@ def _known(row: _Line) -> Known:
     seconds = next((row.number(key) for key in TIMES if key in row), None)
     if status == "simulated" and seconds is None:
         raise InputError(f"{row.where}: is simulated, but has no {' or '.join(TIMES)}")
-    return Known(status, seconds, row.flag("recommended"))
+    held = row.number(MEMORY) if status == "simulated" and MEMORY in row else 0.0
+    return Known(status, seconds, row.flag("recommended"), held)
