@@ -7,6 +7,7 @@ from profiles.architectures.components import Component
 from profiles.architectures.kernels import class_flop
 from profiles.architectures.models import Model, load_model
 from profiles.costs.resolutions import named_size, resized, with_frames
+from profiles.errors import DiffusimNote
 from profiles.machines.devices import load_device
 from sim import api
 
@@ -178,6 +179,9 @@ def test_a_size_by_its_lines_is_the_reference_of_that_height_or_one_of_whole_mul
         "resolution is 480p, must be 540p or 544p or 720p, which hunyuanvideo was trained for, or pixels"
     ):
         named_size(first, "480p")
+    for resolution in (480, "480"):  # a square, beside the name
+        with pytest.warns(DiffusimNote, match=r"^resolution 480 is 480x480; 480p is 848x480$"):
+            assert named_size(second, resolution) == resolution
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ class Model:
         steps: denoising steps of its card, or to which it was distilled; None where its file names none.
         samples_per_gpu: what a GPU trains on by default in an iteration.
         samples_source: who trains it so; empty where its file does not say.
+        sizes: those of videos by name, such as ``("720p", "1280x720")``, where its card says for which it was trained.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Model:
     frames_from: int | None = None
     samples_per_gpu: int = 32
     samples_source: str = ""
+    sizes: tuple[tuple[str, str], ...] = ()
 
     @property
     def draws_videos(self) -> bool:
@@ -219,6 +221,7 @@ def read_model(folder: Path) -> Model:
         raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")
     reference = table.table("reference")
+    sizes = reference.table("sizes", {})
     components, training = _read_components(table), table.table("training", {})
     frames = reference.integer("frames", 1, minimum=1)
     model = Model(
@@ -238,6 +241,7 @@ def read_model(folder: Path) -> Model:
         steps=table.integer("steps", minimum=1) if "steps" in table else None,
         samples_per_gpu=training.integer("samples_per_gpu", 32 if frames == 1 else 1, minimum=1),
         samples_source=training.text("source") if "training" in table else "",
+        sizes=tuple((name, sizes.text(name)) for name in sizes.values()),
     )
     training.finish()
     _check_reference(reference, model)

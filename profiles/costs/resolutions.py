@@ -18,18 +18,13 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
 from profiles.costs.layers import ComponentCosts
-from profiles.errors import counted, shown, wrong
+from profiles.errors import DiffusimNote, counted, shown, warn_caller, wrong
 from profiles.machines.devices import Device
 from profiles.units import FloatArray
 
 SIDE: Final = re.compile(r"[1-9]\d{0,11}", re.ASCII)
 LINES: Final = {"480p": ("832x480",), "720p": ("1280x720", "1280x704"), "1080p": ("1920x1088",)}
 """Sizes of wide videos by name: a model's reference of such a height, else the first of whole multiples."""
-OWN_LINES: Final = {
-    "hunyuanvideo": {"540p": "960x544", "544p": "960x544", "720p": "1280x720"},
-    "hunyuanvideo-1.5": {"480p": "848x480", "720p": "1280x720"},
-}
-"""By model, those of its card, where they are all that it was trained for."""
 
 
 def sides_of(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
@@ -43,11 +38,14 @@ def sides_of(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
 
 def named_size(model: Model, resolution: Any) -> Any:  # noqa: ANN401
     """The resolution that a name such as 720p stands for on a model of videos; any other as it is."""
-    own = OWN_LINES.get(model.name, {})
-    resolution = resolution.lower() if isinstance(resolution, str) else resolution
+    own, resolution = dict(model.sizes), resolution.lower() if isinstance(resolution, str) else resolution
+    names = own or LINES
+    if model.draws_videos and (name := f"{resolution}p") in names:  # a square of as many lines
+        wide = f"{name} is {named_size(model, name)}"
+        warn_caller(f"resolution {resolution} is {resolution}x{resolution}; {wide}", DiffusimNote)
     if not isinstance(resolution, str) or resolution not in {*LINES, *own}:
         return resolution
-    if own and resolution not in own:
+    if resolution not in names:
         rule = f"must be {' or '.join(own)}, which {model.name} was trained for, or pixels such as 960x544"
         raise wrong("resolution", f"is {resolution}, {rule}")
     if own:

@@ -104,11 +104,13 @@ def _model_text(name: str, model: ModelCount) -> str:
         values["guidance"] = architecture.guidance
     if architecture.steps is not None:
         values["steps"] = architecture.steps
-    reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
+    sides = {"height": model.height, "width": model.width}
+    reference: dict[str, object] = sides | {"multiple": architecture.granularity}
     if architecture.largest is not None:
         reference["largest"] = architecture.largest
     if architecture.frames > 1:
         reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
+    reference |= {"sizes": architecture.sizes} if architecture.sizes else {}
     training = {"training": architecture.training} if architecture.training else {}
     values |= {"reference": reference, **training, "components": list(map(_component, components))}
     named = [(count.spec.name, count) for count in components]

@@ -105,8 +105,8 @@ class Architecture:
     configurations were published, ``remark`` what else the model file's source should say; both sides must be
     multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
     has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
-    input, else ``none``; ``steps`` are those to which it was distilled; ``training`` is that table of the file.
-    Frames are one more than a multiple of ``frame_step``, its frames per latent frame.
+    input, else ``none``; ``steps`` are those to which it was distilled; ``training`` and ``sizes`` are tables of
+    the file. Frames are one more than a multiple of ``frame_step``, its frames per latent frame.
     """
 
     title: str
@@ -123,6 +123,7 @@ class Architecture:
     frame_step: int = 1
     steps: int | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
 
 
 def plain(name: str) -> dict[str, Any]:
