@@ -273,6 +273,11 @@ class Scenario(Scene[TrainingWorkload]):
             raise wrong(
                 "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
             )
+        backbones = (self.model.components[index] for index in self.model.backbones)
+        most = max((len({layer.block for layer in of.layers}) for of in backbones), default=1)
+        if self.workload.recomputed_together > max(most, 1):
+            rule = f"must be of at most the {counted(most, 'block')} of a backbone of {self.model.name}"
+            raise wrong("checkpointing", f"is {self.workload.checkpointing}, {rule}")
         if self.workload.offload != "none":
             _ = self.host_side
         if self.workload.precision != HALF:

@@ -137,9 +137,12 @@ def test_every_option_is_given_back(ask):
 
 
 def test_a_point_that_does_not_fit_warns_by_how_much(tell):
-    code, out, err = tell(*RUN[:-1], 8 * 512, "--strategy", "ddp", "--json")
+    asked = (*RUN[:-1], 8 * 512, "--strategy", "ddp")
+    code, out, err = tell(*asked, "--json")
     assert code == 0
     result = json.loads(out)
+    box = tell(*asked)[1]
+    assert "does not fit" in box.splitlines()[1] and "start it" not in box
     assert result["fits_memory"] is False
     allocated, gib = (result[key] / 2**30 for key in ("peak_memory_bytes", "reserved_bytes"))
     assert err.startswith(
@@ -367,6 +370,7 @@ REFUSED = [
     (f"{DDP} --frozen cached:vae", "--frozen names 'vae', those of sd21 that can be loaded are text_encoder, vae_"),
     (f"{DDP} --frozen loaded", "--frozen is 'loaded', must be online, cached or cached:NAMES"),
     (f"{DDP} --offload layers:0", "--offload is 'layers:0', must be none, optimizer or layers:N"),
+    (f"{DDP} --checkpointing block:26", "is block:26, must be of at most the 25 blocks of a backbone of "),
     (f"{DDP} --offload layers:3", "--offload is layers:3, which needs frozen weights: --trainable lora:RANK"),
     (f"{DDP} --offload optimizer --memory-recipe adafactor", "nothing steps adafactor on a host"),
     # frames

@@ -39,10 +39,11 @@ def result_blocks(result: Result) -> list[Block]:
 
 def panel_of(result: Result) -> Panel:
     """Return the panel of a result."""
-    lines = [("strategy", result.strategy)]
+    lines = [] if result.fits_memory else [("memory", memory_words(result))]
+    lines.append(("strategy", result.strategy))
     if words := ", ".join(f"{key} {flag_value(x)}" for key, x in result.parameters.items() if x is not None):
         lines.append(("with", words))
-    start = "; start it by `sim launch` with the same flags"
+    start = "; start it by `sim launch` with the same flags" if result.fits_memory else ""
     lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result, start)]
     return Panel(f"{result.title}, {_question(result)}", lines)
 
@@ -68,7 +69,8 @@ def result_lines(result: Result, account: Account) -> Iterator[Line]:
         each = counted(result.batch_size // groups, *sample_words(result))
         each = f"one{each[1:]}" if result.batch_size == groups else each
         yield "", f"{groups} replicas{f' of {gpus} GPUs' * (gpus > 1)}, {each} each"
-    yield "memory", memory_words(result)
+    if result.fits_memory:  # else it stands first
+        yield "memory", memory_words(result)
     yield "time", time_words(account)
     yield from (("" if number else "why", words) for number, words in enumerate(account.reasons))
     if words := _draw_words(result):
