@@ -278,6 +278,7 @@ REFUSED = [
     ("--frob", "--frob must come after the COMMAND"),
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "arguments are required: --model, --strategy"),
+    ("sweep --frobnicate", "error: unknown flag --frobnicate; sim sweep --help shows those there are\n"),
     ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; did you mean --gpus?\n"),
     ("run --model sd21 --strategy ddp --json=yes", "--json: ignored explicit argument 'yes'"),
     # names

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, near_or_all, one_line, shown
+from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
 from sim.cli import commands
 from sim.cli.console import Parser, flags_of, guarded, note
 from sim.cli.flags import strategy_flags
@@ -120,7 +120,8 @@ def _describe_unknown(flag: str, command: argparse.ArgumentParser) -> str:
         if any(flag in strategy_flags(name) for name in every_strategy()):
             rule = f"{near(flag, flags)}it has {', '.join(flags) or 'none'}"
             return f"{', '.join(names)} has no parameter {flag}; {rule}"
-    return f"unknown flag {one_line(flag, 80)}; {near_or_all(flag, flags_of(command))}"
+    meant = near(flag, flags_of(command)).rstrip() or f"{command.prog} --help shows those there are"
+    return f"unknown flag {one_line(flag, 80)}; {meant}"
 
 
 def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argparse.ArgumentParser:
