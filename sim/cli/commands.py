@@ -186,9 +186,9 @@ def launch_command(options: argparse.Namespace) -> int:
     if options.print_experiment:
         return print_experiment(options)
     start = launch(strategy=options.strategy, **arguments(options))
+    written = start.text if options.out is None else "".join(f"{path}\n" for path in start.write(options.out))
     for text in start.notes:
         note(f"{start.runtime}: {text}")
-    written = start.text if options.out is None else "".join(f"{path}\n" for path in start.write(options.out))
     print(written, end="", flush=True)
     for remark in start.remarks:
         note(remark if remark.startswith("warning: ") else f"note: {remark}")
