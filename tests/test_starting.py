@@ -157,7 +157,9 @@ def test_nothing_is_written_over(tmp_path, tell):
     (tmp_path / "a" / "ds.json").unlink()
     code, out, err = tell(*asked)
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"sim: error: .*train.py: is there already, must be a new file\n", err)  # and nothing else
+    assert re.fullmatch(
+        r"sim: error: .*train.py: is there already, must be a new file\n", err
+    )  # and nothing else
     assert not (tmp_path / "a" / "ds.json").exists()
 
 

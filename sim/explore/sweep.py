@@ -261,7 +261,11 @@ def example_words(points: Iterable[Point], kind: str) -> str:
     """The example of a kind of infeasible points in words."""
     points = list(points)
     example, most = example_of(points, kind), max(point.num_gpus or 0 for point in points)
-    degrees = [f"{of.replace('_', ' ')} {x}" for of, x in example.parameters.items() if "_degree" in of and x]
+    degrees = [
+        f"{of.replace('_', ' ')} {x}"
+        for of, x in example.parameters.items()
+        if ("_degree" in of or of == "micro_batches") and x
+    ]
     gpus = example.num_gpus or most
     degrees += [f"on {counted(gpus, 'GPU')}"] if gpus < most else []
     name = ", ".join([example.name, *degrees])
