@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 from itertools import count
 
 import pytest
@@ -222,6 +223,11 @@ def test_files_hold_the_requests_and_what_the_gpus_ran(capsys, files):
 
 def test_a_serving_shows_itself_in_notebooks():
     serving = sim.serve(service="service.csv", gpus=2, rate=0.2, slo=9)
+    assert (
+        pickle.loads(pickle.dumps(serving))
+        == serving
+        != sim.serve(service="service.csv", gpus=1, rate=0.2, slo=9)
+    )
     assert str(serving.verdict).startswith("╭")
     assert "<table" in serving._repr_html_()
     assert len(serving.requests()) == len(serving.best.log.jobs)

@@ -343,5 +343,6 @@ def test_a_policy_that_chooses_what_cannot_run_is_refused(chosen, says, elastic)
             return [run._replace(gpus=1)] if isinstance(run, Run) else run
 
     requests = [request(0, 1), request(0, 1), request(0, 1, side=BIG)]
-    with pytest.raises(InputError, match=f"policy wrong chose {says}"):
+    with pytest.raises(InputError, match=f"policy wrong chose {says}") as refused:
         replay(Wrong(), requests)
+    assert refused.value.__notes__ == [f"at {'1 elastic' if elastic else '1x1'}, wrong"]

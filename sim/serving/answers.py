@@ -35,7 +35,7 @@ TOLD: Final = (50, 90, 99)
 """Percentiles that are told."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Serving:
     """Plans and what they gave, best first.
 
@@ -62,6 +62,14 @@ class Serving:
     fewest_bound: int | None = None
     workers: int | None = None
     executor: Executor | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another asks the same and says the same."""
+        if not isinstance(other, Serving):
+            return NotImplemented
+        return (self.title, self.options, self.to_json()) == (other.title, other.options, other.to_json())
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
 
     @property
     def options(self) -> ServingOptions:

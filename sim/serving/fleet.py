@@ -448,7 +448,11 @@ class Replay:
                 self._ask_next()
         else:
             self.env.process(self._arrive())
-        self.env.run()
+        try:
+            self.env.run()
+        except Exception as error:
+            error.add_note(f"at {self.plan.replicas}, {self.plan.policy.name}")
+            raise
         if left := sum(len(queue) for station in self.stations for queue in station.queues):
             words = f"`policy` {self.plan.policy.name} leaves requests waiting on idle GPUs for ever"
             raise InputError(f"{words}: {left} of {left + len(self.log.jobs)}")
