@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from math import log
+from shutil import copytree
 
 import pytest
 
 import sim
+from profiles.architectures.models import MODELS
 from profiles.costs.bands import BANDS, Circumstances, load_bands, read_bands
 from profiles.costs.trust import own_misses
 from sim.report.results import origin_lines
@@ -153,3 +155,10 @@ def test_a_models_own_numbers_are_our_times_over_the_published_by_device():
     words = "qwen-image itself, our time over the published, by device: +8% to +28% on a100-80gb-sxm (5)"
     assert own_misses("sample", "qwen-image", "h100-80gb-sxm") == words
     assert ("trust", words) in origin_lines(sim.run("qwen-image", "single", "h100-nvlink-8", 1, steps=2))
+
+
+def test_a_folder_has_no_numbers_of_its_own_and_without_kernels_no_times_from_kernels(tmp_path):
+    copytree(MODELS / "pixart", tmp_path / "pixart", ignore=lambda *_: ["kernels.csv"])
+    lines = dict(origin_lines(sim.run(str(tmp_path / "pixart"), "single", "h100-nvlink-8", 1, steps=2)))
+    assert lines["times"].startswith("estimated by rates of the device")
+    assert lines["trust"].startswith("one GPU: ")

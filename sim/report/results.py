@@ -123,14 +123,17 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     if result.provenance == "estimated" and trust is not None:
         by_sheet = f"of {device}, known by its data sheet"
         origins = f"measured on {device}", f"of {device}, derived from other GPUs or its data sheet", by_sheet
-        words[0] += f" from kernels {origins[FAMILIES.index(trust.family)]}"
+        counted_whole = all(of.kernels for of in scenario.model.components if of.trainable)
+        rates = "by rates of the device, as no kernels.csv lists the layers' kernels"
+        words[0] += f" from kernels {origins[FAMILIES.index(trust.family)]}" if counted_whole else f" {rates}"
     if result.provenance != "measured" and scenario.costs.published.source:
         words.insert(1, f"those of the backbone {scenario.costs.published}")
     yield "times", "; ".join(filter(None, words))
     measured = scenario.measured
     paced = "; beside these, a measured run of yours sets the pace of compute"
     paced = paced if measured is not None and measured.task == scenario.task else ""
-    if own := own_misses(result.task, scenario.model.name, device):
+    own = "" if scenario.asked_model else own_misses(result.task, scenario.model.name, device)
+    if own:
         yield "trust", own
     yield "" if own else "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
 
