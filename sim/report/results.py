@@ -132,8 +132,7 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     measured = scenario.measured
     paced = "; beside these, a measured run of yours sets the pace of compute"
     paced = paced if measured is not None and measured.task == scenario.task else ""
-    own = "" if scenario.asked_model else own_misses(result.task, scenario.model.name, device)
-    if own:
+    if own := own_misses(result.task, result.model, device):
         yield "trust", own
     yield "" if own else "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
 
