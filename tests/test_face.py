@@ -67,16 +67,6 @@ def test_the_face_and_the_help_import_nothing_that_takes_long(tmp_path):
 # A researcher's notebook, with one import.
 
 
-def test_a_frame_has_a_row_for_each_point_best_first(swept):
-    frame = swept.frame()
-    assert len(frame) == len(swept) == len(list(swept)) == len(swept.rows())
-    assert frame["strategy"].iloc[0] == swept.best.strategy
-    assert {"iteration_s", "pipeline_degree", "micro_batches"} <= set(frame)
-    simulated = frame[frame["status"] == "simulated"]["samples_per_s"]
-    assert simulated.is_monotonic_decreasing
-    assert set(swept.frame(best_of_each=True)["strategy"]) == {"ddp", "gpipe"}
-
-
 # Results.
 
 

@@ -10,14 +10,7 @@ from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.sweep import pareto_front
 from sim.report.plots import charts
-from sim.report.plots.charts import (
-    FADED,
-    RECOMMENDED,
-    Drawable,
-    label_of,
-    plot_rows,
-    strategy_look,
-)
+from sim.report.plots.charts import FADED, RECOMMENDED, Drawable, label_of, plot_rows, strategy_look
 
 __all__ = ["plot_sweep", "plot_sweep_info"]
 
