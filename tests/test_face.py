@@ -28,11 +28,6 @@ def result():
     return sim.run("sd21", "gpipe", pipeline_degree=4, micro_batches=4, **SMALL)
 
 
-@pytest.fixture(scope="module")
-def swept():
-    return sim.sweep("sd21", strategy=["ddp", "gpipe"], **SMALL)
-
-
 def python(*arguments, cwd):
     """What a fresh interpreter prints."""
     done = subprocess.run(

@@ -44,14 +44,6 @@ def test_the_verdict_is_of_the_best_point_and_the_best_of_another_strategy(train
     assert sum(verdict.ties.values()) == len(trained.ties())
 
 
-def test_strategies_that_no_framework_runs_so_are_named_where_the_runner_up_ranks_after_them():
-    shown = sim.sweep("sd21", gpus=16, strategy="fsdp,diffusionpipe,gpipe", workers=1).verdict
-    assert shown.runner_up.strategy == "gpipe"
-    assert shown.passed_over == ("diffusionpipe",)
-    words = " ".join(str(shown).replace("│", "").split())
-    assert "after diffusionpipe, which no framework runs so today" in words
-
-
 def test_the_verdict_prints_what_it_holds(trained, verdict):
     text = " ".join(str(verdict).replace("│", "").split())
     result = verdict.best

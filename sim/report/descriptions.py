@@ -79,10 +79,3 @@ def held_fixed(points: Iterable[Point], result: Result) -> str:
 
 def _word(value: Any) -> str:  # noqa: ANN401
     return {"": "none", "None": "default"}.get(str(value), str(value))
-
-
-def fairness(points: Iterable[Point]) -> str:
-    """Return a remark on strategies that were tried in equal blocks alone, which another partition may beat."""
-    partitions = {name: of["partition"] for name, of in tried(points).items() if "partition" in of}
-    blocks = [name for name, values in partitions.items() if set(values) == {"blocks"}]
-    return f"cut into equal blocks alone: {', '.join(blocks)}" if blocks else ""

@@ -3,21 +3,20 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from typing import Any, Final, Literal
 
 from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.choices import SLACK, Choice, choose, is_wide
-from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starters, starts
+from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starts
 from sim.explore.relax import fitting_changes
 from sim.explore.sweep import Sweep
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Line, Panel, Panelled
 from sim.report.changes import Change, changes_asked, fastest_of
-from sim.report.descriptions import Tried, fairness, how, tried
+from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import compared, duration, sample_words
 from sim.report.reasons import Account, account_of_best
 from sim.report.results import (
@@ -36,14 +35,13 @@ class Verdict(Panelled):
 
     Attributes:
         runner_up: the best of another strategy, of those that a runtime starts where it starts the best; else None.
-        passed_over: other strategies with a point before the runner-up's that no runtime starts.
         difference: what the runner-up does longer and shorter.
         ties: points of each strategy, of those simulated, that tie with the best.
         wide: those of them whose best tie is slower than a choice may be: ties by the width of their errors.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
         changes: single changes of the question, and the answers then.
         tried: the values of parameters that the sweep looks at; those that it varied are named.
-        fair: a remark on how fairly points compare; empty where each strategy has its best partition.
+        fair: a remark on how fairly points compare; empty where they do.
         fastest: the fastest point, where memory is ranked by; else None.
         chosen: what decided on the best among points that are too close to call; None where there is no other.
         research: the best point of all where no runtime starts it, but others; else None.
@@ -59,7 +57,6 @@ class Verdict(Panelled):
     account: Account
     runner_up: Result | None
     runner_up_ties: bool
-    passed_over: tuple[str, ...]
     difference: str
     ties: Mapping[str, int]
     relieved: Mapping[str, str]
@@ -194,9 +191,7 @@ class Verdict(Panelled):
             return f"none: no other strategy of this sweep fits{more}"
         took = f"{self.named(self.runner_up)}: {self._took_words(self.runner_up)}"
         why = f" ({self.difference})" if self.difference else ""
-        names = ", ".join(self.passed_over)
-        over = f"; after {names}, which no framework runs so today" if names else ""
-        return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}{over}"
+        return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}"
 
     @property
     def panel(self) -> Panel:
@@ -283,7 +278,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         return NoVerdict(sweep)
     best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
     assert best.result is not None
-    runs_in, by_memory = starters(best, sweep.scenario), sweep.objective == "memory"
+    by_memory = sweep.objective == "memory"
     sure = [of for of in ranked if best.result.nearly_full and of.result and not of.result.nearly_full]
     roomy = choose([of for of in sure if not is_wide(of, best)] or sure, sweep.scenario, sweep.objective)
     same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
@@ -292,10 +287,6 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     others = [*there, *(point for point in ranked if research is None or point.name != research.name)]
     other = next((point for point in others if point.name != best.name and not point.same(best)), None)
     leaders = {point.name: point for point in reversed(ties)}
-    started = set(map(id, there if runs_in else ()))
-    before = takewhile(lambda point: point is not other, ranked if id(other) in started else ())
-    told = {best.name, *([research.name] if research else [])}
-    passed = [point.name for point in before if point.name not in told and id(point) not in started]
     answers = iter(
         parallel_calls(
             sweep.workers,
@@ -314,14 +305,13 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         account=account,
         runner_up=None if other is None else other.result,
         runner_up_ties=other is not None and any(other is point for point in ties),
-        passed_over=tuple(dict.fromkeys(passed)),
         difference=difference,
         ties=Counter(point.name for point in ties),
         wide=frozenset(name for name, of in leaders.items() if of.costs[0] > SLACK * best.costs[0]),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=tuple(answers),
         tried=values,
-        fair=fairness(sweep.points) or _one_copy_words(sweep),
+        fair=_one_copy_words(sweep),
         runs_in=tuple(sorted(runtimes_of(result), key=lambda name: name != sweep.runtime)),
         chosen=choice if len(choice.close) > 1 else None,
         research=None if research is None else sweep.result_of(research),
