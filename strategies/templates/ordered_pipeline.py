@@ -28,16 +28,14 @@ OF_REPLICAS: Final = ("group_size", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedPipeline(Strategy):
-    """Stages on the positions of a pipeline, in an order that does not depend on their times.
+class StagedPipeline(Strategy):
+    """Stages on the positions of a pipeline; a strategy says where they lie, and what each position does in turn.
 
     ``split`` says that backwards come in two parts, ``I`` and ``W``. The order and the positions of the
     stages may depend on any field that is not one of ``OF_REPLICAS``.
     """
 
     split: ClassVar[bool] = False
-    partitions: ClassVar[tuple[str, ...]] = ("blocks", "optimal")
-    """Those that a sweep tries."""
 
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
@@ -58,15 +56,21 @@ class OrderedPipeline(Strategy):
         return Shape(self.pipeline_degree, self.micro_batches, group_size, is_sharded)
 
     @abstractmethod
-    def order(self) -> Rows:
-        """The forwards and backwards of each position."""
-
     def layout(self, scenario: Scenario) -> Layout:
-        """Return the stages of the only backbone and where they lie."""
-        scenario = sharded(scenario) if self.shape.sharded else scenario
-        positions = self.checked_positions()
-        in_flight = partial(self._checked_in_flight, scenario, len(positions))
-        return folded(scenario, self.shape, positions, self.partition, self.skip_route, in_flight=in_flight)
+        """Return the stages and where they lie."""
+
+    @abstractmethod
+    def _rows(self, layout: Layout) -> Rows:
+        """The passes of each position of a layout."""
+
+    def positions(self) -> Sequence[int]:
+        """The position of each stage."""
+        return range(self.pipeline_degree)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        layout = self.layout(scenario)
+        return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order."""
@@ -81,6 +85,30 @@ class OrderedPipeline(Strategy):
         """Seconds that no iteration can undercut in this order."""
         layout = self.layout(scenario)
         return order_bound(layout, lambda: self._rows(layout), self._order_key(), split=self.split)
+
+    def _order_key(self) -> Hashable:
+        """A key that points with the same order share."""
+        names = (of.name for of in dataclass_fields(self) if of.name not in OF_REPLICAS)
+        return type(self), *(getattr(self, name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedPipeline(StagedPipeline):
+    """A pipeline whose order does not depend on the times of its stages."""
+
+    partitions: ClassVar[tuple[str, ...]] = ("blocks", "optimal")
+    """Those that a sweep tries."""
+
+    @abstractmethod
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+
+    def layout(self, scenario: Scenario) -> Layout:
+        """Return the stages of the only backbone and where they lie."""
+        scenario = sharded(scenario) if self.shape.sharded else scenario
+        positions = self.checked_positions()
+        in_flight = partial(self._checked_in_flight, scenario, len(positions))
+        return folded(scenario, self.shape, positions, self.partition, self.skip_route, in_flight=in_flight)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
@@ -102,10 +130,6 @@ class OrderedPipeline(Strategy):
         """For each stage the micro-batches whose activations it holds when its position is fullest."""
         return most_in_flight(self.checked_order())
 
-    def positions(self) -> Sequence[int]:
-        """The position of each stage."""
-        return range(self.pipeline_degree)
-
     def checked_positions(self) -> tuple[int, ...]:
         """The position of each stage, checked.
 
@@ -120,19 +144,8 @@ class OrderedPipeline(Strategy):
         positions, kinds = self.checked_positions(), SPLIT if self.split else WHOLE
         return whole(f"the order of {self.name}", self.order(), positions, self.micro_batches, kinds)
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        layout = self.layout(scenario)
-        return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
-
     def _rows(self, layout: Layout) -> Rows:
-        """The passes of each position of a layout, checked."""
         return self.checked_order()
-
-    def _order_key(self) -> Hashable:
-        """A key that points with the same order share."""
-        names = (of.name for of in dataclass_fields(self) if of.name not in OF_REPLICAS)
-        return type(self), *(getattr(self, name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)

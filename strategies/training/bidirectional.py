@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from profiles.errors import InfeasibleError
-from strategies.bounds.critical_path import order_bound, two_way_least_memory
-from strategies.bounds.pipelines import staged_bound, uncut_bound
+from strategies.bounds.critical_path import two_way_least_memory
+from strategies.bounds.pipelines import uncut_bound
 from strategies.orders.named import chimera_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import shapes
@@ -56,18 +56,9 @@ class Bidirectional(OrderedPipeline):
             )
         return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in divided)
 
-    def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, for any order."""
-        return staged_bound(self.layout(scenario))
-
     def coarse_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order and partition."""
         return uncut_bound(Layout(scenario, self.shape), self.pipeline_degree, chains=2)
-
-    def order_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut in this order."""
-        layout = self.layout(scenario)
-        return order_bound(layout, lambda: two_way_rows(layout), "two-way")
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""

@@ -8,9 +8,6 @@ import numpy as np
 
 from profiles.architectures.components import Component
 from profiles.units import FloatArray
-from strategies import parameters as fields
-from strategies.bounds.critical_path import order_bound
-from strategies.bounds.pipelines import staged_bound, uncut_bound
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
@@ -19,15 +16,14 @@ from strategies.partitions.symmetric import split_skips, symmetric_partition
 from strategies.pipelining.cutting import cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.reduction import plan_of
-from strategies.pipelining.stages import Cut, Shape, shapes
-from strategies.plans.plan import Plan
+from strategies.pipelining.stages import Cut, shapes
+from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
-from strategies.strategy import Strategy
+from strategies.templates.ordered_pipeline import StagedPipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse(Strategy):
+class Pulse(StagedPipeline):
     """Stages q and 2WP - 1 - q lie on one device, so that a skip between them moves nothing.
 
     Skips that no symmetric cut keeps on one device go straight to the device that reads them. The order is list
@@ -37,13 +33,9 @@ class Pulse(Strategy):
     name = "pulse"
     summary = "skip-aware symmetric partition, skips local, synthesised wave schedule"
 
-    pipeline_degree: int = fields.pipeline_degree()
-    micro_batches: int = fields.micro_batches()
-    group_size: int | None = fields.group_size()
     partition: str = parameter(
         "symmetric", "how the backbone is cut: skip-aware, or equal blocks", choices=("symmetric", "blocks")
     )
-    p2p: str = fields.p2p()
     skip_route: str = parameter(
         "local", "how skips travel: not at all, or with the hidden state", choices=("local", "relay")
     )
@@ -53,10 +45,8 @@ class Pulse(Strategy):
         "most micro-batches between a stage's forward and its backward, in multiples of the pipeline degree",
     )
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        rows = self.ordering(scenario).rows
-        return plan_of(self.layout(scenario), rows, blocking=self.p2p == "blocking")
+    def _rows(self, layout: Layout) -> Rows:
+        return self.ordering(layout.scenario).rows
 
     def ordering(self, scenario: Scenario) -> Ordering:
         """List scheduling's order or, where no more micro-batches than positions run, the wave's if better.
@@ -72,19 +62,18 @@ class Pulse(Strategy):
             return wave
         return min(wave, list_schedule(problem), key=lambda ordering: ordering.makespan_s)
 
-    @property
-    def _shape(self) -> Shape:
-        group_size = self.group_size or self.pipeline_degree
-        return Shape(self.pipeline_degree, self.micro_batches, group_size)
-
     def _problem(self, layout: Layout) -> Problem:
         """The problem of ordering the passes."""
         ahead = self.in_flight * self.pipeline_degree
         return layout.problem(in_flight=(ahead,) * len(layout.stages))
 
+    def positions(self) -> tuple[int, ...]:
+        """The position of each stage."""
+        return wave_positions(self.pipeline_degree, self.waves)
+
     def layout(self, scenario: Scenario) -> Layout:
         """The stages and where they lie."""
-        positions = wave_positions(self.pipeline_degree, self.waves)
+        positions = self.positions()
 
         def cut(layout: Layout) -> tuple[Cut, ...]:
             backbone = scenario.backbone_index
@@ -94,7 +83,7 @@ class Pulse(Strategy):
             return (Cut(backbone, self._skip_aware(layout), positions),)
 
         key = (type(self), self.partition, self.waves, self.p2p)
-        return lay_out(scenario, self._shape, key, self.skip_route, cut, distant_skips=True)
+        return lay_out(scenario, self.shape, key, self.skip_route, cut, distant_skips=True)
 
     def _skip_aware(self, layout: Layout) -> tuple[int, ...]:
         scenario, num_stages = layout.scenario, 2 * self.waves * self.pipeline_degree
@@ -126,19 +115,6 @@ class Pulse(Strategy):
         for shape in shapes(scenario, 2):
             for in_flight in (2, 1) if shape.micro_batches > shape.degree else (2,):
                 yield cls(shape.degree, shape.micro_batches, shape.group_size, in_flight=in_flight)
-
-    def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, for any order."""
-        return staged_bound(self.layout(scenario))
-
-    def coarse_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, for any order and partition."""
-        return uncut_bound(Layout(scenario, self._shape), 2 * self.waves * self.pipeline_degree)
-
-    def order_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut in the order that was synthesised."""
-        rows = self.ordering(scenario).rows
-        return order_bound(self.layout(scenario), lambda: rows, self)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
