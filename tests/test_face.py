@@ -168,10 +168,10 @@ def test_warnings_are_of_the_line_that_asked():
 def test_a_comparison_gives_each_point_its_rank_before_and_after():
     asked = {"gpus": 16, "batch_size": 64, "strategy": "ddp,zero3,gpipe", "workers": 1}
     sweeps = [sim.sweep("sd21", link=link, **asked) for link in ("inter=1x", "inter=0.1x")]
-    frame = sim.compare(*sweeps).frame()
+    (question,) = sim.compare(*sweeps).questions
     simulated = [[row for row in sweep.rows() if row["status"] == "simulated"] for sweep in sweeps]
     ranks = [[(row["strategy"], row["iteration_s"]) for row in rows] for rows in simulated]
-    assert any(frame["rank_before"] != frame["rank_after"])
-    for row in frame.to_dict("records"):
-        for when, ranked in zip(("before", "after"), ranks, strict=True):
-            assert ranked[row[f"rank_{when}"] - 1] == (row["strategy"], row[f"{when}_s"])
+    assert any(of.ranks[0] != of.ranks[1] for of in question.moved)
+    for of in question.moved:
+        for rank, seconds, ranked in zip(of.ranks, (of.before_s, of.after_s), ranks, strict=True):
+            assert ranked[rank - 1] == (of.key.strategy, seconds)

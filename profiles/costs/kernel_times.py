@@ -353,8 +353,8 @@ class KernelTimes(LayerTimes):
         laws, rates = self._laws, self._stack.rates
         beside_s = self._heads_s(shapes, batch) + (0.0 if backward else self._merging_s(shapes, batch))
         if self._stack.attention != UNFUSED:
-            fused = laws.attention.backward_seconds if backward else laws.attention.seconds
-            return shapes.launches * fused(heads, m, n, k) / rates.attention + beside_s
+            fused_s = laws.attention.seconds(heads, m, n, k, backward=backward)
+            return shapes.launches * fused_s / rates.attention + beside_s
         products = [
             laws.matmul_s(heads, m, *inner, part=part)
             for inner in ((n, k), (k, n))

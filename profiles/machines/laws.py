@@ -132,27 +132,26 @@ class AttentionLaw:
     wide: float = 1.0
 
     def seconds(
-        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
+        self,
+        heads: ArrayLike,
+        queries: ArrayLike,
+        keys: ArrayLike,
+        head_dim: ArrayLike,
+        *,
+        backward: bool = False,
     ) -> FloatArray:
-        """Seconds of the forward kernel, in which every query sees every key; ``heads`` of all samples."""
+        """Seconds of the kernels of a pass, in which every query sees every key; ``heads`` of all samples."""
         heads, queries, keys, head_dim = _floats(heads, queries, keys, head_dim)
-        scores = (heads * queries + self.rows) * (keys + self.keys)
+        scores = (heads * queries + (self.backward_rows if backward else self.rows)) * (keys + self.keys)
         moved = 2 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
+        if backward:  # operands and their gradients move
+            return self.backward_of_scores(scores, head_dim, 2 * moved)
         return self.of_scores(scores, head_dim, moved)
 
     def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
         work = 4 * scores * self._forward_channels(head_dim) / self.flop_per_s
         return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
-
-    def backward_seconds(
-        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
-    ) -> FloatArray:
-        """Seconds of the backward kernels; operands and their gradients move."""
-        heads, queries, keys, head_dim = _floats(heads, queries, keys, head_dim)
-        scores = (heads * queries + self.backward_rows) * (keys + self.keys)
-        moved = 4 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
-        return self.backward_of_scores(scores, head_dim, moved)
 
     def backward_of_scores(
         self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray

@@ -1,11 +1,11 @@
-"""Comparisons of stores, sweeps and results in words, as a table and as a frame."""
+"""Comparisons of stores, sweeps and results in words and as a table."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
 from sim.explore.records import CODE, Key, NamedRows, Recorded, cell, read_records
@@ -14,12 +14,8 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import WIDEST, Block, Column, Table, html, text
-from sim.report.frames import frame_of, rows
+from sim.report.frames import rows
 from sim.report.numbers import timed
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 CHOOSE: Final = "choose with `question` KEY, or KEY,KEY for one of each file"
 
@@ -224,20 +220,6 @@ class Compared:
         for name, alone in zip(self.names, (self.only_before, self.only_after), strict=True):
             blocks += [f"only in {name}: {words}" for words in alone]
         return blocks
-
-    def frame(self) -> "DataFrame":
-        """The points that moved, the largest change of each question first; parameters have columns of their own.
-
-        ``before_s`` and ``after_s`` are seconds of an iteration, or of a run of the sampler; ``change`` is the share by
-        which it takes longer, 0.1 for 10 %; ranks count from 1.
-        """
-        names = "before_s", "after_s", "change", "rank_before", "rank_after"
-        return frame_of(
-            {"question": one.words, **_key_json(of.key)}
-            | dict(zip(names, (of.before_s, of.after_s, of.change, *of.ranks), strict=True))
-            for one in self.questions
-            for of in one.moved
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison under public keys, as ``sim compare --json`` prints it."""

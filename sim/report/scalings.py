@@ -1,10 +1,13 @@
 """Scalings: the best on each number of GPUs, or on each cluster, as a table, and the verdict at the knee."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from profiles.errors import counted
 from sim.explore.legality import runtimes_of
 from sim.explore.scaling import PAYS, Clusters, Scaling, Step
+from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
 from sim.report.blocks import Block, Column, Command, Table
 from sim.report.descriptions import how, tried
 from sim.report.numbers import rounded, sample_words
@@ -71,12 +74,10 @@ def table_of(scaling: Scaling) -> Table:
     """Return the best on each number of GPUs as a table, with the knee marked."""
     steps, results = scaling.steps, [step.result for step in scaling.steps]
     knee = scaling.knee if scaling.bends else None
-    values = tried(point for sweep in scaling.sweeps for point in sweep.points)
     copies = [str(step.copies) for step in steps]
     columns = [
         Column("GPUs", [f"{step.gpus}{' sweet spot' if step == knee else ''}" for step in steps]),
-        Column("strategy", [result.strategy for result in results], words=True),
-        Column("how", [how(result, values) for result in results], 2, words=True, widest=HOW),
+        *_named_columns(results, scaling),
         *([Column("copies", copies, 1)] if set(copies) - {"1"} else []),
         *time_columns(results),
         Column(f"{unit_of(scaling)}\nper s", [f"{step.samples_per_s:,.4g}" for step in steps]),
@@ -90,6 +91,15 @@ def table_of(scaling: Scaling) -> Table:
     )
 
 
+def _named_columns(results: Sequence[Result], sweeps: Iterable[Sweep]) -> list[Column]:
+    """Return the strategies of results, and the parameters that sweeps varied."""
+    values = tried(point for sweep in sweeps for point in sweep.points)
+    return [
+        Column("strategy", [result.strategy for result in results], words=True),
+        Column("how", [how(result, values) for result in results], 2, words=True, widest=HOW),
+    ]
+
+
 def cluster_blocks(clusters: Clusters) -> list[Block]:
     """Return the best on each cluster as a table, fastest first, why there is none on others, and what starts each."""
     ranked, first = clusters.ranked(), clusters.leading.chosen
@@ -101,7 +111,6 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
     if not ranked:
         return [*nowhere]
     results = [knee.result for knee, _ in ranked]
-    values = tried(point for sweep in clusters for point in sweep.points)
     dollars = [clusters.dollars_per_1000(knee) for knee, _ in ranked]
     least = min(filter(None, dollars), default=None)
     marks = [
@@ -115,8 +124,7 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
     columns = [
         Column("cluster", marks, words=True),
         Column("GPUs", [str(knee.copies * knee.result.num_gpus) for knee, _ in ranked]),
-        Column("strategy", [result.strategy for result in results], words=True),
-        Column("how", [how(result, values) for result in results], 2, words=True, widest=HOW),
+        *_named_columns(results, clusters),
         *time_columns(results),
         Column(f"{unit_of(clusters.leading)}\nper s", [f"{knee.samples_per_s:,.4g}" for knee, _ in ranked]),
         Column("$ per\n1,000", ["-" if of is None else rounded(of, 3) for of in dollars]),

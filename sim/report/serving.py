@@ -265,9 +265,6 @@ def _doubt_lines(serving: Serving) -> Iterator[Line]:
         held = f", {shares} hold the SLO" if shares else ""
         error = "our step times are too short or too long, within their error"
         yield "if", f"{error}: p99 {low} to {high} s{held}"
-    if (whole := serving.whole) is not None:
-        named = f"{whole.plan.replicas} {whole.plan.rule_and_cap}"
-        yield "pools", f"{named} without: p99 {figures(whole.percentile_s(99))} s"
     if serving.measured_s:
         pairs = ((p, serving.best.percentile_s(p), np.percentile(serving.measured_s, p)) for p in TOLD)
         words = (f"p{p} {here:.3g} s for {there:.3g} s ({here / there - 1:+.1%})" for p, here, there in pairs)

@@ -46,7 +46,6 @@ class Serving:
         ends: of the best plan, the lowest and the highest value of what it gives, by public key, where service takes
             as long as the low, the middle and the high estimate; infinite GPUs where none hold.
         limit: where the best plan misses the SLO or cannot keep up, the highest rate at which one would not, and it.
-        whole: where pools are asked for, the best on as many GPUs without them.
         fewest_bound: GPUs of the best plan's cluster that none can do without, where the fewest were asked for.
         workers: processes that run plans, by default one; of an executor the tasks at once.
         executor: runs them in place of own processes.
@@ -58,7 +57,6 @@ class Serving:
     curves: list[list[Outcome]] = field(default_factory=list)
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
     limit: tuple[float, Plan] | None = None
-    whole: Outcome | None = None
     fewest_bound: int | None = None
     workers: int | None = None
     executor: Executor | None = None
@@ -234,10 +232,6 @@ def _compare(found: Serving) -> None:
     _run_all(found, cases, lambda of: rank(of, options, cheapest=len(questions) > 1))
     best = found.best
     _look_closer(found, best.rate_per_s)
-    if options.stages:
-        question = replace(found.question, options=replace(options, pools=None, replicas=None))
-        whole = (question.run(plan, best.rate_per_s) for plan in question.plans(gpus))
-        found.whole = min(whole, key=lambda of: rank(of, options), default=None)
     if not (best.holds(options.slo_share) and best.keeps_up) and not options.process.clients:
         found.limit = _limit(found)
     if options.capacity:
