@@ -20,8 +20,8 @@ def test_models_are_shown_with_their_components(capsys):
     lines = (line.split() for line in capsys.readouterr().out.splitlines())
     rows = {line[1]: line[2:] for line in lines if line[:1] == ["sd21"]}
     assert list(rows) == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
-    assert rows["unet"] == ["yes", "46", "865.9", "M", "several", "GPUs", "32", "12"]
-    assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "several", "GPUs", "32", "0"]
+    assert rows["unet"] == ["yes", "46", "865.9", "M", "derived", "several", "GPUs", "32", "12"]
+    assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "derived", "several", "GPUs", "32", "0"]
 
 
 def test_a_word_lists_those_whose_names_have_it(ask, tell):
@@ -38,6 +38,9 @@ def test_devices_say_what_their_pace_rests_on(ask):
     assert basis["h100-80gb-sxm"] == "measured"
     assert basis["a100-40gb-sxm"] == "derived"
     assert basis["ascend910a-32gb"] == basis["mi300x-192gb"] == basis["l4-24gb"] == "data sheet"
+    for kind in ("models", "devices", "clusters"):
+        everything, key = ask(kind), "links" if kind == "clusters" else "basis"
+        assert [one for one in everything if one[key] == "measured"] == ask(kind, "measured") != everything
 
 
 @pytest.fixture(scope="module")

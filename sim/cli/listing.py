@@ -15,7 +15,7 @@ from profiles.machines.devices import DEVICES, device_names
 from profiles.names import STRATEGY, having, known_name, unknown_name
 from profiles.software.stacks import STACKS, stack_names
 from sim.cli.console import note
-from sim.report.listings import print_listing, print_strategy
+from sim.report.listings import print_listing, print_strategy, resting_on
 from strategies.registry import every_strategy
 
 
@@ -41,7 +41,7 @@ def add_list(listed: str, parser: argparse.ArgumentParser, _: Sequence[str]) -> 
     """Add the flags of a command that lists things of a kind."""
     what = "the parameters" if KINDS[listed].files is None else "the file, to start from,"
     parser.add_argument("action", nargs="?", metavar="show", help=f"print {what} of one; may be left out")
-    word = f"of the {listed.removesuffix('s')}, or a word that the names of several have: lists those"
+    word = f"of the {listed.removesuffix('s')}, or a word of several, or what they rest on (measured): lists those"
     parser.add_argument("name", nargs="?", metavar="NAME", help=word)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=partial(list_command, listed))
@@ -58,15 +58,16 @@ def list_command(listed: str, options: argparse.Namespace) -> int:
         raise InputError(f"unexpected argument {shown(options.name)}")
     if (given := options.name if shows else options.action) is None:
         raise InputError(f"NAME must be given; choose from {', '.join(kind.names())}")
-    several = [] if shows or given in kind.names() else having(given, kind.names())
+    names = kind.names()
+    several = [] if shows or given in names else having(given, names) or resting_on(listed, given)
     if len(several) > 1:
         print_listing(listed, several, as_json=options.json)
         return 0
     if options.json:
         raise InputError("--json is of the list")
-    name = known_name(one, given, kind.names())
+    name = known_name(one, given, names)
     if name is None:
-        raise unknown_name(one, given, kind.names())
+        raise unknown_name(one, given, names)
     if kind.files is None:
         print_strategy(name)
         return 0

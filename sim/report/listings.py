@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
-from profiles.costs.bands import load_bands
+from profiles.costs.bands import FAMILIES, load_bands
 from profiles.errors import flag_of
 from profiles.machines.clusters import Cluster, Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, device_names, load_device
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 TABLES: Final[Mapping[str, str]] = {
-    "models": "name component trainable layers parameters sampled_on samples_per_gpu skips measured_on",
+    "models": "name component trainable layers parameters basis sampled_on samples_per_gpu skips",
     "clusters": "name device links devices_per_node max_nodes intra_node_kind intra_node_bandwidth_bytes_per_s"
     " inter_node_kind inter_node_bandwidth_bytes_per_s",
     "devices": "name memory_bytes rates_conv_flop_per_s rates_matmul_flop_per_s rates_attention_flop_per_s"
@@ -49,6 +49,12 @@ def print_listing(kind: str, names: Collection[str] = (), *, as_json: bool) -> N
         for rank, key in enumerate(TABLES[kind].split())
     ]
     print_blocks([Table("", columns)])
+
+
+def resting_on(kind: str, word: str) -> list[str]:
+    """The items of a kind whose estimates rest on what a word says; none for other words."""
+    rows = FACTS[kind]() if word in FAMILIES else ()
+    return [row["name"] for row in rows if word in (row.get("basis"), row.get("links"))]
 
 
 def print_strategy(name: str) -> None:
@@ -144,6 +150,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "guidance": model.guidance,
         "samples_per_gpu": model.samples_per_gpu,
         "sampled_on": sampled_on(model),
+        "basis": FAMILIES[0 if model.anchors or any(of.times for of in model.components) else 1],
         "components": components,
     }
 
@@ -187,7 +194,7 @@ def device_facts(device: Device) -> dict[str, Any]:
 def basis(device: Device) -> str | None:
     """What the pace of a device rests on: kernels measured on it, laws of others, or rates of a data sheet."""
     if device.own_laws is None:
-        return None if device.rates is None else "data sheet"
+        return None if device.rates is None else FAMILIES[-1]
     return load_bands().family(device.name)
 
 
