@@ -28,7 +28,7 @@ MODELS = [
     "flux-dev",
     "flux-schnell",
     "flux2-dev",
-    "z-image",
+    "z-image-turbo",
     "qwen-image",
     "uvit-h",
     "uvit-2.7b",

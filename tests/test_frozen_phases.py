@@ -68,7 +68,9 @@ def test_encoders_come_first_and_the_decoder_last(make):
     [("none", 1, 1), ("batch", 1, 2), ("sequential", 1, 2), ("parallel", 1, 1), ("batch", 3, 6)],
 )
 def test_every_device_encodes_the_prompts_of_its_predictions(make, guidance, batch_size, prompts):
-    scenario = sampling(make, guidance=guidance, batch_size=batch_size, include=("text",))
+    scenario = sampling(
+        make, guidance=guidance, batch_size=batch_size, guided_predictions=4, include=("text",)
+    )
     _, phase, trace, _ = replay_parts(make_sampler("ulysses", {}), scenario)[0]
     assert [[op.action for op in ops] for ops in phase.plan.ops] == [
         [FrozenAction(0, 0, prompts), FrozenAction(0, 1, prompts)]

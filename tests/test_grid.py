@@ -39,12 +39,8 @@ def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
 
 
 def test_a_pass_holds_the_predictions_of_its_group(make):
-    for guidance, degree, data, batch in (
-        ("none", 1, 1, 4),
-        ("batch", 1, 1, 8),
-        ("parallel", 2, 1, 4),
-        ("batch", 1, 4, 2),
-    ):
+    cases = ("none", 1, 1, 4), ("batch", 1, 1, 8), ("parallel", 2, 1, 4), ("batch", 1, 4, 2)
+    for guidance, degree, data, batch in cases:
         scenario = sampling(make, 8, guidance=guidance, batch_size=4)
         assert Grid(data=data, guidance=degree, pipeline=8 // degree // data).batch(scenario) == batch
 

@@ -71,6 +71,8 @@ def test_without_a_strategy_the_best_of_a_sweep_is_launched():
         ("distrifusion", Case("sdxl", "distrifusion", {"warmup_steps": 0}, 4), r"warmup_steps\(0\) must be at least 1"),
         ("sglang", Case("flux-dev", "usp", {"keys_values": "kept"}), r"keys_values\(kept\) must be freed"),
         ("sglang", Case("flux-dev", "hybrid", {"data_degree": 2}), r"data_degree\(2\) must be 1, as sp_degree"),
+        ("vllm-omni", Case("ltx-2", "ring", {}, 2), "it divides the tokens of ltx-2 by Ulysses alone"),
+        ("vllm-omni", Case("ltx-2", "usp", {"ring_degree": 2}, 4), "by Ulysses alone"),
         ("diffusers", Case("pixart", "ulysses", {}, 2), r"gpus\(2\) must be 1 for pixart"),
         ("diffusers", Case("sdxl", "hybrid", {"data_degree": 2}, 8), "of strategies it has single, .*, not hybrid"),
     ],
@@ -259,6 +261,8 @@ PIPELINES = {
     "qwen-image": "QwenImagePipeline", "wan2.2-ti2v-5b": "WanPipeline", "wan2.2-i2v-a14b": "WanImageToVideoPipeline",
     "qwen-image-edit": "QwenImageEditPipeline", "qwen-image-edit-2511": "QwenImageEditPlusPipeline",
     "flux-kontext": "FluxKontextPipeline", "cosmos-predict2-2b": "Cosmos2VideoToWorldPipeline",
+    "cosmos-predict2.5-2b": "Cosmos2_5_PredictBasePipeline", "cosmos3-nano": "Cosmos3OmniPipeline",
+    "ltx-2": "LTX2Pipeline", "ideogram-4": "Ideogram4Pipeline", "qwen-image-2.1": "QwenImage21Pipeline",
 }  # fmt: skip
 
 
@@ -268,8 +272,11 @@ def test_the_call_of_a_written_script_is_one_that_its_pipeline_takes(model):
     script = sim.launch(model, "single", "h200-ib", 1, steps=2, runtime="diffusers").text
     takes = signature(getattr(pytest.importorskip("diffusers"), PIPELINES[model]).__call__)
     given = takes.bind(None, **given_to("pipeline", script)).arguments
-    assert ("image" in given) == (model not in ("qwen-image", "wan2.2-ti2v-5b"))
-    assert ("negative_prompt" in given) == ("qwen" in model)  # without one it would make one prediction
+    assert ("image" in given) == any(of in model for of in ("edit", "-i2v", "kontext", "predict2-"))
+    twice = (
+        "qwen" in model and model != "qwen-image-2.1"
+    )  # without a negative prompt it would make one prediction
+    assert ("negative_prompt" in given) == twice
 
 
 def test_fsdp2_shards_over_the_mesh_of_its_point():

@@ -139,6 +139,8 @@ def test_predictions_one_after_the_other_are_two_steps_without_guidance(make, na
         for guidance in ("none", "batch", "sequential")
     )
     assert in_turn.end_s == pytest.approx(2 * one.end_s, rel=1e-12)
+    asked = {"guidance": "sequential", "guided_predictions": 3, "model": model, "cluster": cluster}
+    assert replayed(make, name, gpus, **asked).end_s == pytest.approx(3 * one.end_s, rel=1e-12)
     sizes = [sorted(c.size_bytes for c in trace.plan.collectives) for trace in (both, in_turn)]
     assert sizes[1] == [size / 2 for size in sizes[0] for _ in range(2)]
     peaks = [max(peak_memory_bytes(trace)) for trace in (one, both, in_turn)]

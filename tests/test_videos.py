@@ -51,6 +51,12 @@ def part(model: Model, name: str) -> Component:
         ("hunyuanimage-3", "transformer", 83.0 - 1.261 - 0.975),  # without autoencoder, head and vision tower
         ("cosmos-predict2-2b", "transformer", 1.956413440),  # as NVIDIA's own class has, as for 14b
         ("cosmos-predict2-14b", "transformer", 14.265285632),
+        ("cosmos-predict2.5-2b", "transformer", 2.059174912),  # these two with that class's projection
+        ("cosmos-predict2.5-14b", "transformer", 14.368047104),
+        ("cosmos3-nano", "transformer", 72 * 0.192946432 + 2 * 0.622329856),  # Qwen3 8B twice; its ends once
+        ("qwen-image-2.1", "transformer", 7.115124736),  # DiffSynth 2.1.12's own classes have as many
+        ("qwen-image-2.1", "vae_encoder", 0.078675680 + 0.000016512),
+        ("qwen-image-2.1", "vae_decoder", 0.259044052 + 0.000004160),
         ("sd15", "unet", 0.8595),
         ("sd-turbo", "unet", 0.8659),
         ("sdxl-turbo", "unet", 2.5675),
@@ -60,11 +66,8 @@ def part(model: Model, name: str) -> Component:
         ("ltx-2", "vae_decoder", 0.528380976),
         ("ltx-2", "text_encoder", 12.187 - 0.42),  # Gemma 3 12B without its vision tower
         ("flux2-dev", "transformer", 32.2),
-        (
-            "flux3-klein",
-            "transformer",
-            5.548681984,
-        ),  # DiffSynth 2.1.12's own classes have as many, as of these
+        # DiffSynth 2.1.12's own classes have as many
+        ("flux3-klein", "transformer", 5.548681984),
         ("flux3-klein-base", "transformer", 5.538458368),
         ("ideogram-4", "transformer", 9.279288448),
         ("ltx-2.3", "transformer", 18.988838144),
@@ -128,13 +131,15 @@ def test_hunyuanvideo_1_5_attends_to_its_video_and_all_its_prompts():
 
 
 @pytest.mark.parametrize(
-    ("model", "blocks", "width"), [("cosmos-predict2-2b", 28, 2048), ("cosmos-predict2-14b", 36, 5120)]
+    ("model", "blocks", "width", "states"),
+    [("cosmos-predict2-2b", 28, 2048, 0), ("cosmos-predict2.5-14b", 36, 5120, 28 * 3584)],
 )
-def test_cosmos_modulates_every_token_as_its_closed_form_has_it(model, blocks, width):
+def test_cosmos_modulates_every_token_as_its_closed_form_has_it(model, blocks, width, states):
     tokens, words = 24 * 44 * 80, 512
     block = 14 * width**2 + 3 * (1 + 3) * 256 * width + 2 * words * width
     macs = tokens * (blocks * block + 3 * 256 * width)
-    macs += tokens * 4 * (18 + 16) * width + words * blocks * 2 * 1024 * width + 24 * 4 * width**2
+    macs += tokens * 4 * (18 + 16) * width + 24 * 4 * width**2
+    macs += words * 1024 * (blocks * 2 * width + states)
     flop = {"conv_flop": 0, "matmul_flop": 2 * macs, "attention_flop": 4 * tokens**2 * width * blocks}
     assert work(part(load_model(model), "transformer")) == pytest.approx(flop, rel=1e-9)
 
@@ -191,6 +196,7 @@ def test_a_size_by_its_lines_is_the_reference_of_that_height_or_one_of_whole_mul
         ("wan2.1-1.3b", 1, 480, 832, 30 * 52),
         ("ltx-video", 121, 480, 704, 16 * 15 * 22),
         ("cogvideox-5b", 25, 480, 720, 7 * 30 * 45),
+        ("minimax-h3", 124, 768, 1344, 37 * 24 * 42),  # 17 n + 5 frames of 5 n + 2 latent ones
         ("qwen-image", 1, 1024, 1024, 64 * 64),
     ],
 )

@@ -231,12 +231,14 @@ def read_tables(table: Table, names: list[str]) -> Tables:
             grouped[row.choice("component", names)].append(row)
         return grouped
 
+    if path_kind(times := folder / "times") == "file":
+        raise InputError(f"{times}: is not a folder; it holds one <device>.csv per device")
     return Tables(
         layers=of("layers.csv", LAYER_COLUMNS),
         exchanges=of("exchanges.csv", EXCHANGE_COLUMNS, optional=True),
         adapted=of(ADAPTED, ADAPTED_COLUMNS, optional=True),
         kernels={file: of(file, KERNEL_COLUMNS) for file in _kernel_files(table)},
-        times={Path(file).stem: of(file, TIME_COLUMNS) for file in _time_files(folder)},
+        times={path.stem: of(f"times/{path.name}", TIME_COLUMNS) for path in sorted(times.glob("*.csv"))},
     )
 
 
@@ -252,13 +254,6 @@ def _kernel_files(table: Table) -> list[str]:
             f"{folder / missing}: no such file, must stand beside {there[0]} as dtype is {dtype}"
         )
     return there
-
-
-def _time_files(folder: Path) -> list[str]:
-    """The files of measured times in a folder."""
-    if path_kind(folder / "times") == "file":
-        raise InputError(f"{folder / 'times'}: is not a folder; it holds one <device>.csv per device")
-    return [f"times/{path.name}" for path in sorted((folder / "times").glob("*.csv"))]
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:

@@ -47,10 +47,13 @@ class Model:
         anchor_backbones: the backbones that anchors time, where the model is a part of the one that was timed.
         multiple: pixels of which both sides of an image are multiples.
         largest: pixels of the longest side that it draws; None where that is not known.
-        frames: of a video, one more than a multiple of ``frame_step``; 1 of an image.
-        frame_step: frames for which there is one latent frame.
+        frames: of a video, one more than a multiple of ``frame_step``, or as many more than one of ``frame_chunk`` as
+            its files have; 1 of an image.
+        frame_step: frames for which there is one latent frame, beside that of the first.
+        frame_chunk: frames after which a video begins anew; None where it never does.
         resized_from: height and width of its files, where it is at another resolution.
         frames_from: frames of its files, where it has others.
+        predictions: noise predictions of a step, where there is guidance.
         steps: denoising steps of its card, or to which it was distilled; None where its file names none.
         samples_per_gpu: what a GPU trains on by default in an iteration.
         samples_source: who trains it so; empty where its file does not say.
@@ -71,7 +74,9 @@ class Model:
     largest: int | None = None
     frames: int = 1
     frame_step: int = 1
+    frame_chunk: int | None = None
     resized_from: tuple[int, int] | None = None
+    predictions: int = 2
     steps: int | None = None
     frames_from: int | None = None
     samples_per_gpu: int = 32
@@ -82,6 +87,12 @@ class Model:
     def draws_videos(self) -> bool:
         """Whether its files are of a video; it may be asked for one frame."""
         return (self.frames_from or self.frames) > 1
+
+    @property
+    def frame_rule(self) -> str:
+        """The numbers of frames that a video can have, in words."""
+        step, first = (chunk, self.frames % chunk) if (chunk := self.frame_chunk) else (self.frame_step, 1)
+        return f"{first} more than a multiple of {step}, such as {step + first} or {4 * step + first}"
 
     @property
     def anchored(self) -> tuple[Component, ...]:
@@ -238,6 +249,8 @@ def read_model(folder: Path) -> Model:
         largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
         frames=frames,
         frame_step=reference.integer("frame_step", 1, minimum=1),
+        frame_chunk=reference.integer("frame_chunk", minimum=1) if "frame_chunk" in reference else None,
+        predictions=table.integer("predictions", 2, minimum=2),
         steps=table.integer("steps", minimum=1) if "steps" in table else None,
         samples_per_gpu=training.integer("samples_per_gpu", 32 if frames == 1 else 1, minimum=1),
         samples_source=training.text("source") if "training" in table else "",
@@ -275,10 +288,11 @@ def _check_reference(reference: Table, model: Model) -> None:
             raise reference.fail(key, f"must be at most {MAX_SIDE}")
     if model.frames > MAX_FRAMES:
         raise reference.fail("frames", f"must be at most {MAX_FRAMES}")
-    if (model.frames - 1) % model.frame_step:
-        raise reference.fail("frames", f"must be {frame_rule(model.frame_step)}")
+    if model.frame_chunk is None and (model.frames - 1) % model.frame_step:
+        raise reference.fail("frames", f"must be {model.frame_rule}")
 
 
-def frame_rule(step: int) -> str:
-    """The numbers of frames that a video can have, in words."""
-    return f"1 more than a multiple of {step}, such as {step + 1} or {4 * step + 1}"
+def latent_frames(frames: int, step: int, chunk: int | None) -> int:
+    """Return the latent frames of a video: one of its first frame, and of each ``step`` more, in each chunk anew."""
+    chunk = chunk or frames + 1
+    return sum((part - 1) // step + 1 for part in [*[chunk] * (frames // chunk), frames % chunk])

@@ -16,7 +16,7 @@ import numpy as np
 from profiles.architectures.components import WORK, Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
-from profiles.architectures.models import Model, frame_rule
+from profiles.architectures.models import Model, latent_frames
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import DiffusimNote, counted, shown, warn_caller, wrong
 from profiles.machines.devices import Device
@@ -91,7 +91,10 @@ def check_whole_tokens(model: Model, component: Component, height: int, width: i
             rule = f"tokens of an image are not known of {component.name}, only its work at {known}: count it anew"
             raise wrong("resolution", f"is {in_words(height, width)}, but {rule}")
         return
-    resolution, side = in_words(height, width), _token_side(model, component)
+    area, rest = divmod(model.height * model.width * component.frames, component.image_tokens)
+    resolution, side = in_words(height, width), isqrt(area)
+    if rest or not side or side**2 != area or model.height % side or model.width % side:
+        side = 0  # its tokens are no squares of pixels
     for name, pixels in (("width", width), ("height", height)) if side else ():
         if pixels % side:
             rule = f"no multiple of {side}, the pixels along a token of {component.name}"
@@ -101,14 +104,6 @@ def check_whole_tokens(model: Model, component: Component, height: int, width: i
         raise wrong(
             "resolution", f"is {resolution}: {tokens:g} image tokens of {component.name}, must be whole"
         )
-
-
-def _token_side(model: Model, component: Component) -> int:
-    """Pixels along a token of a component; 0 where its tokens are no squares of pixels."""
-    area, rest = divmod(model.height * model.width * component.frames, component.image_tokens)
-    side = isqrt(area)
-    square = not rest and side and side**2 == area and not (model.height % side or model.width % side)
-    return side if square else 0
 
 
 def resized(model: Model, height: int, width: int, device: Device) -> Model:
@@ -143,8 +138,8 @@ def _check_frames(model: Model, frames: int) -> None:
         raise wrong("frames", f"is {frames}, but {made}, must be made from that one")
     if model.frames == 1 and frames != 1:
         raise wrong("frames", f"is {frames}, but {model.name} draws images, which have one")
-    if frames < 1 or (frames - 1) % model.frame_step:
-        raise wrong("frames", f"is {frames}, must be {frame_rule(model.frame_step)}, for {model.name}")
+    if frames < 1 or (frames - model.frames) % (model.frame_chunk or model.frame_step):
+        raise wrong("frames", f"is {frames}, must be {model.frame_rule}, for {model.name}")
 
 
 def with_frames(model: Model, frames: int, device: Device) -> Model:
@@ -156,7 +151,8 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
     _check_frames(model, frames)
     if frames == model.frames:
         return model
-    latent = ((frames - 1) // model.frame_step + 1) / ((model.frames - 1) // model.frame_step + 1)
+    made, had = (latent_frames(of, model.frame_step, model.frame_chunk) for of in (frames, model.frames))
+    latent = made / had
     components = tuple(
         _of_frames(component, latent, latent if component.trainable else frames / model.frames, device)
         if component.image_tokens

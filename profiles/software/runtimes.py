@@ -21,6 +21,8 @@ OF_HEADS: Final = "heads"
 """The option of sampling that rules speak of where degrees alone do not divide the heads."""
 ALONE: Final = "single"
 """The strategy of one GPU."""
+GATHERING: Final = ("ring", "allgather-kv")
+"""Strategies whose every GPU reads the keys and values of all."""
 UNCHECKED: Final = "not checked"
 """Stands for the version where the source was not read."""
 
@@ -107,6 +109,7 @@ class Runtime:
         pipelined: models whose layers may be divided among stages.
         sequential: models whose two predictions it makes one after the other, on one group of GPUs.
         one_scale: models that take one prediction where their guidance scale is 1, if its flag for that was read.
+        ulysses_alone: models whose tokens it divides in no other way.
         powers_of_two: whether the number of GPUs must be one.
         command: the head of the command line that starts it, with gaps.
         flags: what stands behind each flag, with gaps.
@@ -131,6 +134,7 @@ class Runtime:
     pipelined: tuple[str, ...] = ()
     sequential: tuple[str, ...] = ()
     one_scale: tuple[str, ...] = ()
+    ulysses_alone: tuple[str, ...] = ()
     powers_of_two: bool = False
     command: str = ""
     flags: Mapping[str, str] = field(default_factory=FrozenMapping)
@@ -163,7 +167,13 @@ class Runtime:
         if rule is None:
             return f"of strategies it has {', '.join(self.rules)}, not {case.strategy}"
         padded = OF_HEADS in case.parameters and OF_HEADS not in self.sets
-        if unknown := self.unknown(case.model) or f"{OF_HEADS}(padded) must be divided" * padded:
+        gathers = case.strategy in GATHERING or (case.parameters.get("ring_degree") or 1) > 1
+        whole = gathers and case.model in self.ulysses_alone
+        if unknown := (
+            self.unknown(case.model)
+            or f"{OF_HEADS}(padded) must be divided" * padded
+            or f"it divides the tokens of {case.model} by Ulysses alone" * whole
+        ):
             return unknown
         alone = case.model in self.alone
         if (alone and case.gpus > 1) or (self.powers_of_two and case.gpus & (case.gpus - 1)):

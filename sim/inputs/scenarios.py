@@ -20,7 +20,7 @@ from sim.inputs.limits import check_pixels
 from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import SAMPLING, TASKS
 from strategies.parameters import check_integer, completed
-from strategies.plans.workloads import SEQUENTIAL, SamplingWorkload, TrainingWorkload
+from strategies.plans.workloads import ONE_PREDICTION, SEQUENTIAL, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, every_strategy, make, strategies_of, strategy_named, take, task_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
@@ -227,6 +227,8 @@ def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) ->
     """Return the workload of a sampler; its defaults are the model's."""
     height, width = sides_of(options.pop("resolution", (model.width, model.height)))
     options.setdefault("guidance", model.guidance)
+    if options["guidance"] not in ONE_PREDICTION:
+        options.setdefault("guided_predictions", model.predictions)
     if model.steps is not None:
         options.setdefault("steps", model.steps)
     if isinstance(include := options.get("include"), str):

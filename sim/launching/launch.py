@@ -120,6 +120,9 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
     return asdict(grid) | {
         "network": scenario.backbone.name,
         "second_expert": scenario.backbone.experts > 1,
+        "second": f"{scenario.backbone.name}_2",
+        "revision": "",
+        "clip": "frames[0]",
         "prompt": "a photo of an astronaut",
         "video": bool(scenario.frames),
         "pictured": any(of.image_tokens and of.name in scenario.backbone.inputs for of in components),
@@ -463,5 +466,6 @@ def _usual_options(scenario: Any, runtime: Runtime) -> dict[str, Any]:  # noqa: 
         return usual | {"self_conditioning": 0.0} | loaded
     in_turn = scenario.model.name in runtime.sequential
     usual |= {"batch_size": 1, "guidance": SEQUENTIAL if in_turn else scenario.model.guidance}
+    usual["guided_predictions"] = scenario.model.predictions
     usual.pop("steps", None)
     return usual

@@ -266,6 +266,7 @@ def _usual(source: Source, runtime: str) -> set[str]:
     else:
         in_turn = own is not None and model.name in own.sequential
         usual["guidance"] = workload.guidance == (SEQUENTIAL if in_turn else model.guidance)
+        usual["guided_predictions"] = workload.guided_predictions == model.predictions
         usual["resolution"] = (workload.height, workload.width) == (model.height, model.width)
     return {name for name, at_default in usual.items() if at_default}
 

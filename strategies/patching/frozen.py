@@ -58,7 +58,8 @@ def _move(scenario: SamplingScenario, plan: Plan) -> Plan:
 
 def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     """Seconds that the frozen components of a run take at least on the devices of a grid: exchanges are left out."""
-    images, prompts = grid.images(scenario), grid.predictions(scenario)
+    images = grid.images(scenario)
+    prompts = images * scenario.workload.prompts // grid.guidance
     encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
     encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
     decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
@@ -73,7 +74,7 @@ def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guida
     """
     builder = SamplingBuilder(plan.placement)
     images = scenario.workload.batch_size // plan.placement.num_groups
-    prompts = images * scenario.workload.predictions // guidance_groups
+    prompts = images * scenario.workload.prompts // guidance_groups
     for component in components:
         count = _given(scenario, component, images, prompts)
         for layer, seconds in enumerate(_layers_s(scenario, component, count)):

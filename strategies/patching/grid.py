@@ -159,13 +159,13 @@ class Grid:
         return scenario.workload.batch_size // self.data
 
     def predictions(self, scenario: SamplingScenario) -> int:
-        """Noise predictions that one guidance group makes in a step: of each image one, or both."""
-        return self.images(scenario) * scenario.workload.predictions // self.guidance
+        """Noise predictions that one guidance group makes in a step: of each image all, or its part."""
+        return self.images(scenario) * -(-scenario.workload.predictions // self.guidance)
 
     def passes(self, scenario: SamplingScenario) -> int:
-        """Forward passes of a step, one after the other: both predictions of a group where guidance is sequential."""
+        """Forward passes of a step, one after the other: all predictions of a group where guidance is sequential."""
         workload = scenario.workload
-        return workload.predictions // self.guidance if workload.guidance == SEQUENTIAL else 1
+        return -(-workload.predictions // self.guidance) if workload.guidance == SEQUENTIAL else 1
 
     def batch(self, scenario: SamplingScenario) -> int:
         """Samples of one pass."""

@@ -319,6 +319,9 @@ class SamplingWorkload:
         metavar="WHAT",
     )
     attention: str | None = _attention()
+    guided_predictions: int = option(
+        2, "noise predictions of a step with guidance (default: the model's)", kind=int, least=2, most=8
+    )
 
     def __post_init__(self) -> None:
         check_integer("gpus", self.num_gpus)
@@ -392,5 +395,10 @@ class SamplingWorkload:
 
     @property
     def predictions(self) -> int:
-        """Noise predictions per image and step: with and without the prompt, where there is guidance."""
-        return 1 if self.guidance in ONE_PREDICTION else 2
+        """Noise predictions per image and step: with and without the prompt, or more, where there is guidance."""
+        return 1 if self.guidance in ONE_PREDICTION else self.guided_predictions
+
+    @property
+    def prompts(self) -> int:
+        """Prompts that the predictions of an image read: that given, and none."""
+        return min(self.predictions, 2)

@@ -42,6 +42,8 @@ OWN: Final = {
 PIXEL_CHANNELS: Final = 3
 FOLDING: Final = "AutoencoderKLWan"
 """Class that makes channels of squares of ``patch_size`` pixels before its encoder."""
+OPAQUE: Final = "AutoencoderKLQwenImage21"
+"""Class whose images also say how opaque each pixel is."""
 LONGEST_PROMPT: Final = 512
 KEPT: Final = 2
 """Passes of an autoencoder after which the number of frames that its convolutions keep no longer changes."""
@@ -122,8 +124,10 @@ MADE: Final[Mapping[str, Callable[..., object]]] = {
     "exact": partial(tensor, dtype=torch.float32),
     "ones": lambda *shape: torch.ones(shape, dtype=torch.bool),  # a mask has contents, which the classes read
     "zeros": torch.zeros,  # likewise
+    "behind": lambda before, length: torch.arange(before + length)[None] >= before,  # likewise
     "range": lambda length: torch.arange(length)[None],  # places, which say that the prompt is one text
     "numbers": lambda *numbers: numbers,
+    "sum": lambda *numbers: sum(numbers),
     "values": lambda *numbers: torch.tensor([numbers]),
 }
 """Arguments that are no activations, by their kind, from dimensions."""
@@ -165,7 +169,7 @@ class Call:
         tokens = self.token_frames * down * across
         sizes = {name: getattr(self, name) for name in ("height", "width", "frames", "text_tokens")}
         sizes |= {"rows": rows, "columns": columns, "token_rows": down, "token_columns": across}
-        return sizes | {"tokens": tokens}
+        return sizes | {"tokens": tokens, "quarter": tokens // 4}
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
         """Return the arguments of one pass at a size in pixels."""
@@ -312,7 +316,8 @@ def half_of(
     """
     encodes, config = half == "encoder", network.config
     folded = (config.get("patch_size") or 1) if network.name == FOLDING else 1
-    channels = PIXEL_CHANNELS * folded**2 if encodes else config.get("latent_channels") or config["z_dim"]
+    pixels = config["in_channels"] if network.name == OPAQUE else PIXEL_CHANNELS
+    channels = pixels * folded**2 if encodes else config.get("latent_channels") or config["z_dim"]
     names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
     divisor = folded if encodes else scale
 

@@ -186,7 +186,11 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
         module = deepcopy(known.module)
         for path in count.spec.locked:
             module.get_submodule(path).requires_grad_(False)
-        _adapt(module)
+        trained = torch.empty(1, device="meta", requires_grad=True)
+        for part in module.modules():
+            if isinstance(part, nn.Linear) and part.weight.requires_grad:
+                part.register_forward_hook(partial(_beside, trained), with_kwargs=True)
+        module.requires_grad_(False)
         tally = Tally(
             record(module, known.sample, grad=True), count.ends, [of.streams for of in count.layers], {}
         )
@@ -194,18 +198,10 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
     return tuple(saved)
 
 
-def _adapt(module: nn.Module) -> None:
-    """Freeze all weights, with an adapter beside each trained linear through which tokens pass."""
-    trained = torch.empty(1, device="meta", requires_grad=True)
-    for part in module.modules():
-        if isinstance(part, nn.Linear) and part.weight.requires_grad:
-            part.register_forward_hook(partial(_beside, trained), with_kwargs=True)
-    module.requires_grad_(False)
-
-
 def _beside(
     trained: Tensor, linear: nn.Linear, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor
 ) -> Tensor:
+    """Put an adapter beside a linear through which tokens pass."""
     tokens = (*inputs, *named.values())[0]
     if tokens.numel() <= FEW_ROWS * linear.in_features:
         return output

@@ -180,6 +180,6 @@ def summed(trace: Trace, parts: Sequence[Part]) -> Iterator[str]:
 
 
 def attended(trace: Trace) -> int:
-    """Tokens of the longest self-attention."""
+    """Tokens that the longest self-attention reads."""
     runs = (event for event in trace.events if isinstance(event, Ran) and event.attends_to_itself)
-    return max((run.args[0].shape[-2] for run in runs), default=0)
+    return max((run.args[1].shape[-2] for run in runs), default=0)

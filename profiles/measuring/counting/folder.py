@@ -102,6 +102,8 @@ def _model_text(name: str, model: ModelCount) -> str:
     values["dtype"] = architecture.dtype
     if architecture.guidance != "batch":
         values["guidance"] = architecture.guidance
+    if architecture.predictions != 2:
+        values["predictions"] = architecture.predictions
     if architecture.steps is not None:
         values["steps"] = architecture.steps
     sides = {"height": model.height, "width": model.width}
@@ -111,6 +113,8 @@ def _model_text(name: str, model: ModelCount) -> str:
     if architecture.frames > 1:
         reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
     reference |= {"sizes": architecture.sizes} if architecture.sizes else {}
+    if architecture.frame_chunk is not None:
+        reference["frame_chunk"] = architecture.frame_chunk
     training = {"training": architecture.training} if architecture.training else {}
     values |= {"reference": reference, **training, "components": list(map(_component, components))}
     named = [(count.spec.name, count) for count in components]

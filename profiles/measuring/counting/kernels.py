@@ -13,7 +13,6 @@ from math import prod
 from typing import Final, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from profiles.architectures.kernels import DISPATCH, PRODUCTS, Kernel
@@ -128,23 +127,19 @@ def _launches_of(trace: Trace, count: ComponentCount) -> Layers:
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
     grows = count.image_tokens and not count.spec.resizes
     drawn = set(map(storage, latents_of(trace) if grows else ()))
+    image, text, both = count.image_tokens, count.text_tokens, count.image_tokens + count.text_tokens
     for event, layer in trace.by_layer(count.ends):
         if isinstance(event, Ran) and event.launches:
             drawn.update(map(storage, event.writes) if drawn.intersection(map(storage, event.reads)) else ())
             for kernel in _kernels(event, held):
-                sides = event.args[:2] if kernel.kind == "attention" else event.writes[:1]
-                rows = {of: side for of, side in zip("mn", sides, strict=False) if storage(side) in drawn}
-                images = {
-                    f"image_{of}": round(getattr(kernel, of) * _of_image(rows[of], count)) for of in rows
-                }
+                sides, images = event.args[:2] if kernel.kind == "attention" else event.writes[:1], {}
+                for of, side in zip("mn", sides, strict=False):
+                    if storage(side) in drawn:
+                        rows = side.shape[:-1]
+                        share = Fraction(image, both) if both in rows else int(not text or text not in rows)
+                        images[f"image_{of}"] = round(getattr(kernel, of) * share)
                 launches[layer].append(Launch(str(event.func), replace(kernel, **images)))
     return launches
-
-
-def _of_image(tensor: Tensor, count: ComponentCount) -> Fraction | int:
-    """Share of the image in the rows of a tensor that follows from it."""
-    image, text, rows = count.image_tokens, count.text_tokens, tensor.shape[:-1]
-    return Fraction(image, image + text) if image + text in rows else int(not text or text not in rows)
 
 
 def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:

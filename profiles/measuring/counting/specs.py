@@ -105,8 +105,8 @@ class Architecture:
     configurations were published, ``remark`` what else the model file's source should say; both sides must be
     multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
     has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
-    input, else ``none``; ``steps`` are those to which it was distilled; ``training`` and ``sizes`` are tables of
-    the file. Frames are one more than a multiple of ``frame_step``, its frames per latent frame.
+    input, else ``none``; ``predictions`` are of a step with guidance; ``steps`` are those to which it was distilled;
+    ``training`` and ``sizes`` are tables of the file. Frames are as ``profiles.architectures.models.Model`` has them.
     """
 
     title: str
@@ -121,6 +121,8 @@ class Architecture:
     guidance: str = "batch"
     frames: int = 1
     frame_step: int = 1
+    frame_chunk: int | None = None
+    predictions: int = 2
     steps: int | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)

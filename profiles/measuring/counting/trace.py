@@ -29,6 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
+from profiles.architectures.kernels import is_of_itself
+
 
 @torch.library.custom_op("diffusim::attention", mutates_args=())
 def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,13 +159,9 @@ class Ran(NamedTuple):
 
     @property
     def attends_to_itself(self) -> bool:
-        """Whether this is self-attention, which grows with the square of the tokens: as many keys as queries.
-
-        Cross-attention of as many image tokens as text tokens would be taken for it; so few tokens hardly count.
-        """
-        if self.func.overloadpacket is not torch.ops.diffusim.attention:
-            return False
-        return bool(self.args[0].shape[-2] == self.args[1].shape[-2])
+        """Whether this is self-attention."""
+        attends = self.func.overloadpacket is torch.ops.diffusim.attention
+        return attends and is_of_itself(*(of.shape[-2] for of in self.args[:2]))
 
     @property
     def is_flat(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from profiles.architectures.models import latent_frames
 from profiles.mappings import FrozenMapping
 from profiles.measuring.counting import specs
 from profiles.measuring.counting.classes import call_of, find_class, half_of, spec_of
@@ -30,7 +31,7 @@ def architecture(name: str, *, tiny: bool = False) -> Architecture:
 
 
 def _architecture(entry: Mapping[str, Any]) -> Architecture:
-    frames = (entry.get("frames", 1) - 1) // entry.get("frame_step", 1) + 1
+    frames = latent_frames(entry.get("frames", 1), entry.get("frame_step", 1), entry.get("frame_chunk"))
     components = tuple(_component(component, frames) for component in entry["components"])
     return Architecture(**{"configs": "", **entry, "components": components})
 

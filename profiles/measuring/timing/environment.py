@@ -20,12 +20,16 @@ Value = str | int | float
 
 def environment(device: torch.device) -> dict[str, Value]:
     """Machine, software and GPU of a measurement on a device."""
+    lines: list[str] = []
+    with suppress(OSError, UnicodeDecodeError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
+    said = (line for line in lines if line.startswith("model name"))
     machine: dict[str, Value] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **{package: version(package) for package in ("torch", "diffusers", "transformers")},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": next((line.split(":", 1)[1].strip() for line in said), platform.machine()),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
     }
@@ -55,13 +59,3 @@ def device_name(device: torch.device) -> str:
     """Default name of a device."""
     name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device).lower()
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
-
-
-def _processor() -> str:
-    """The processor's name, or its architecture where the kernel does not say."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
