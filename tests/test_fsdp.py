@@ -196,7 +196,7 @@ def test_without_resharding_all_weights_lie_there_at_once(scenario):
 # Teams.
 
 
-@pytest.mark.parametrize(("context", "way", "tensor"), DEGREES[1:])
+@pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
 def test_a_team_divides_activations_and_states(team, context, way, tensor):
     point = fsdp(context_degree=context, context=way, tensor_degree=tensor)
     size = context * tensor
