@@ -64,7 +64,9 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
     rows = tables.layers[name]
     if not rows:
         raise head.fail("name", "has no row in layers.csv")
-    trainable = head.flag("trainable")
+    trainable, tasks = head.flag("trainable"), head.texts("tasks", TASKS)
+    if not tasks or (trainable and set(tasks) != set(TASKS)):
+        raise head.fail("tasks", "must name some; a trainable component exists for every task")
     layers = _with_adapted(_read_layers(rows, trainable), tables.adapted[name])
     launched = {
         file: _read_kernels(head.path.parent / file, name, of[name], layers)
@@ -88,7 +90,7 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
             (device, read_layer_times(layers, of[name])) for device, of in sorted(tables.times.items())
         ),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
-        tasks=_read_tasks(head, trainable),
+        tasks=tuple(sorted(tasks, key=(*TASKS, *tasks).index)),
         kernels=launched.get(KERNELS, ()),
         half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
         cacheable="cacheable" not in head or head.flag("cacheable"),
@@ -97,13 +99,6 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
     )
     head.finish()
     return component
-
-
-def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
-    tasks = head.texts("tasks", TASKS)
-    if not tasks or (trainable and set(tasks) != set(TASKS)):
-        raise head.fail("tasks", "must name some; a trainable component exists for every task")
-    return tuple(sorted(tasks, key=(*TASKS, *tasks).index))
 
 
 def _read_layers(rows: list[Row], trainable: bool) -> tuple[Layer, ...]:

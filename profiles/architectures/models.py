@@ -157,11 +157,6 @@ class Model:
         named = tuple((read.layer, read.size_bytes) for read in reads if read.source == input_.name)
         return named or ((0, input_.layers[-1].output_bytes),)
 
-    def times_elsewhere(self, device: str) -> tuple[str, ...]:
-        """Other devices on which components were measured that were not measured on this one."""
-        measured = [[name for name, _ in component.times] for component in self.components]
-        return tuple(sorted({name for names in measured if device not in names for name in names}))
-
     def only(self, backbone: int) -> "Model":
         """The model of one backbone: with the frozen components it needs, without the other backbones."""
         needed = {backbone}

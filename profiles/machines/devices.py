@@ -166,8 +166,8 @@ def device_of(table: Table) -> Device:
 
 def _read_rates(table: Table) -> Rates:
     *rates, kernel = RATE_KEYS
-    numbers = {key: table.positive(key) for key in rates} | {kernel: table.number(kernel)}
-    sources = table.table("sources")
+    numbers, sources = {key: table.positive(key) for key in rates}, table.table("sources")
+    numbers[kernel] = table.number(kernel)
     for key in RATE_KEYS:
         sources.text(key)
     sources.finish()

@@ -167,13 +167,7 @@ class Runtime:
         if rule is None:
             return f"of strategies it has {', '.join(self.rules)}, not {case.strategy}"
         padded = OF_HEADS in case.parameters and OF_HEADS not in self.sets
-        gathers = case.strategy in GATHERING or (case.parameters.get("ring_degree") or 1) > 1
-        whole = gathers and case.model in self.ulysses_alone
-        if unknown := (
-            self.unknown(case.model)
-            or f"{OF_HEADS}(padded) must be divided" * padded
-            or f"it divides the tokens of {case.model} by Ulysses alone" * whole
-        ):
+        if unknown := self.unknown(case.model) or f"{OF_HEADS}(padded) must be divided" * padded:
             return unknown
         alone = case.model in self.alone
         if (alone and case.gpus > 1) or (self.powers_of_two and case.gpus & (case.gpus - 1)):
@@ -181,11 +175,15 @@ class Runtime:
         if case.groups > 1 and case.model not in self.guided:
             whose = f"those of {', '.join(self.guided)}" if self.guided else "none"
             return f"of predictions on two groups of GPUs it has {whose}, not those of {case.model}"
+        gathers = case.strategy in GATHERING or (case.parameters.get("ring_degree") or 1) > 1
         stages = case.parameters.get("pipeline_degree") or 1
+        if gathers and case.model in self.ulysses_alone:
+            return f"it divides the tokens of {case.model} by Ulysses alone"
         if self.task == "sample" and stages > 1 and case.model not in self.pipelined:
-            return f"`pipeline_degree({stages})` must be 1 for {case.model}"
-        broken = rule.refusal(case.parameters)
-        return f"{broken}, as {rule.because}" if broken and rule.because else broken
+            broken = f"`pipeline_degree({stages})` must be 1 for {case.model}"
+        elif (broken := rule.refusal(case.parameters)) and rule.because:
+            broken += f", as {rule.because}"
+        return broken
 
 
 def runtime_names() -> list[str]:

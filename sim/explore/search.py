@@ -162,17 +162,11 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
             waiting = sorted(filter(matters, waiting), key=turn)
         done += 1
         report("simulating", done, done + len(waiting))
-    points = _may_tie(sweep, points)
+    if (choice := choose(points, sweep.scenario, sweep.objective)) is not None:
+        worst = SLACK * choice.best.score(sweep.objective)
+        points = [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
     while (chosen := contender(points, sweep.scenario, sweep.objective)) is not None:
         simulate(chosen)
-
-
-def _may_tie(sweep: Sweep, points: list[Point]) -> list[Point]:
-    """Return the points that can still be the choice, or tie with it."""
-    if (choice := choose(points, sweep.scenario, sweep.objective)) is None:
-        return points
-    worst = SLACK * choice.best.score(sweep.objective)
-    return [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
 
 
 def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:

@@ -118,17 +118,13 @@ def _route(
 def least_run_seconds(layout: GridLayout) -> float:
     """Seconds below which no run of a layout can take."""
     if isinstance(layout, Patches):
-        return (1 - BELOW_SUM) * _patches_s(layout)
+        warmup, steps = layout.warmup_steps or 0, layout.num_steps
+        parts = (Kind.SYNCHRONOUS, warmup), (layout.kind, steps - warmup)
+        each_s = sum(times * _patch_pass_s(layout, kind) for kind, times in parts if times)
+        return (1 - BELOW_SUM) * layout.passes * each_s  # of the first device, on ports of its own
     if isinstance(layout, PatchPipeline):
         return (1 - BELOW_SUM) * _Rounds(layout).least_s()
     return layout.num_steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
-
-
-def _patches_s(patches: Patches) -> float:
-    """Seconds of all steps of patches: of the first device, on ports of its own."""
-    warmup, steps = patches.warmup_steps or 0, patches.num_steps
-    parts = (Kind.SYNCHRONOUS, warmup), (patches.kind, steps - warmup)
-    return patches.passes * sum(times * _patch_pass_s(patches, kind) for kind, times in parts if times)
 
 
 def _patch_pass_s(patches: Patches, kind: Kind) -> float:

@@ -263,16 +263,12 @@ class _Search:
     def _around(self, num_rings: int) -> list[FloatArray]:
         """The least cost of 0, 1 ... D - 1 rings around each cut pair, (V,) each."""
         around = [np.where(self.begins == 0, 0.0, np.inf)]
-        for _ in range(num_rings - 1):
-            around.append(self._further_in(around[-1]))
+        for _ in range(num_rings - 1):  # from all the next outer ones
+            grid = np.full_like(self.encoder, np.inf)
+            grid[self.begins, self.end_rows] = around[-1]
+            grid = _extended(grid, self.encoder, self.combine)
+            around.append(_extended(grid.T, self.decoder, self.combine).T[self.begins, self.end_rows])
         return around
-
-    def _further_in(self, reached: FloatArray) -> FloatArray:
-        """The least cost around each cut pair from that around all the next outer ones."""
-        grid = np.full_like(self.encoder, np.inf)
-        grid[self.begins, self.end_rows] = reached
-        grid = _extended(grid, self.encoder, self.combine)
-        return _extended(grid.T, self.decoder, self.combine).T[self.begins, self.end_rows]
 
     def _inside(self) -> FloatArray:
         """The least cost of the two stages inside each cut pair, (V,)."""

@@ -208,21 +208,18 @@ def run_count(options: argparse.Namespace) -> None:
         else:
             counted = replace(counted, architecture=replace(counted.architecture, title=name))
     if folder is not None:
-        kernels = kernel_texts(counted) if options.config is None else _kernels_or_note(counted)
+        kernels: dict[Path, str] = {}
+        try:
+            kernels = kernel_texts(counted)
+        except Exception as error:  # whatever a user's class says to another resolution
+            if options.config is None:
+                raise
+            note = f"no {KERNELS}, for {counted.architecture.title} cannot be counted at another resolution"
+            print(f"measure: {note}: {first_line(error)}", file=sys.stderr)
         write_files(folder, folder_texts(name, counted) | kernels)
         print(f"measure: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
     show(160, table(title, COLUMNS, map(_totals, counted.components), left=("component",)))
-
-
-def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
-    """The kernel files of a user's own classes; none, and a note, for a class that takes only one size."""
-    try:
-        return kernel_texts(model)
-    except Exception as error:  # whatever a class says to another resolution
-        note = f"no {KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
-        print(f"measure: {note}: {first_line(error)}", file=sys.stderr)
-        return {}
 
 
 def _totals(one: ComponentCount) -> list[str]:

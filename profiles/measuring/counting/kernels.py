@@ -178,21 +178,16 @@ def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:
         assert width.denominator == 1, f"attention has heads of {query.shape[-1]} and {value.shape[-1]}"
         return "attention", (prod(query.shape[:-2]), query.shape[-2], key.shape[-2], int(width))
     if operator is aten.convolution:
-        return "conv", _convolution(ran)
+        image, weight, transposed, groups = args[0], args[1], args[6], args[8]
+        positions = image if transposed else ran.writes[0]
+        m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
+        outer, inner = weight.shape[:2]
+        if transposed:  # makes a window of each input position
+            return "conv", (groups, m, inner * window, outer // groups)
+        return "conv", (groups, m, outer // groups, inner * window)
     start = FIRST_OPERAND.get(operator, 0)
     first, second = args[start : start + 2]
     return "matmul", (prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1])
-
-
-def _convolution(ran: Ran) -> tuple[int, int, int, int]:
-    """Groups, positions, and n and k of one group's product; a transposed one makes a window of each input position."""
-    image, weight, transposed, groups = ran.args[0], ran.args[1], ran.args[6], ran.args[8]
-    positions = image if transposed else ran.writes[0]
-    m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
-    outer, inner = weight.shape[:2]
-    if transposed:
-        return groups, m, inner * window, outer // groups
-    return groups, m, outer // groups, inner * window
 
 
 def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction) -> Iterator[Kernel]:
@@ -213,14 +208,11 @@ def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction)
     for index, launch in enumerate(launches):
         kernel = launch.kernel
         twin = other[pairs[index]].kernel if index in pairs and launch.operator not in cut else None
-        heads, m, n = (_part(kernel, twin, key, growth) for key in ("heads", "m", "n"))
-        yield replace(kernel, image_heads=heads, image_m=m, image_n=n)
-
-
-def _part(kernel: Kernel, twin: Kernel | None, key: str, growth: Fraction) -> int:
-    """Part of a dimension that grows with the pixels, from 0 to all of it (sides may be rounded)."""
-    whole = int(getattr(kernel, key))
-    if twin is None:
-        return whole if key == "m" else 0
-    more: Fraction = (int(getattr(twin, key)) - whole) / (growth - 1)
-    return min(max(round(more), 0), whole)
+        images = {"image_heads": 0, "image_m": kernel.m, "image_n": 0}
+        for key in (
+            ("heads", "m", "n") if twin is not None else ()
+        ):  # from 0 to all of it: sides may be rounded
+            whole = int(getattr(kernel, key))
+            more: Fraction = (int(getattr(twin, key)) - whole) / (growth - 1)
+            images[f"image_{key}"] = min(max(round(more), 0), whole)
+        yield replace(kernel, **images)

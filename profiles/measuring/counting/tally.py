@@ -106,7 +106,7 @@ class Tally:
                 outputs = event.outputs if event.path else (max(event.outputs, key=Tensor.dim),)
                 self._end(outputs[: streams[layer]], layer)
         self._count_parameters(0, [*self._unread])
-        self.work = tuple(self._work(index) for index in range(len(ends)))
+        self.work = tuple(map(self._work, range(len(ends))))
 
     def _run(self, ran: Ran, layer: int) -> None:
         self._count_parameters(layer, [storage(tensor) for tensor in ran.reads])

@@ -118,13 +118,6 @@ def _rows(path: Path, header: Header | None) -> list[Row]:
     return rows
 
 
-def updates_of(model: Model, header: Header) -> Iterator[Record]:
-    """Yield samples of measured updates of weights (layer -1), which move the bytes of the memory recipe."""
-    for component, moved, seconds in header.updates:
-        place = {"model": model.name, "component": component, "layer": -1, "batch": 1, "shape": ()}
-        yield _sample(place, UPDATE, seconds, np.array([0.0, 0.0, 0.0, moved, 0.0]))
-
-
 def _sample(place: Record, quantity: str, seconds: float, amounts: FloatArray) -> Record:
     return {**place, "quantity": quantity, "seconds": seconds, **dict(zip(CLASSES, amounts, strict=True))}
 
@@ -194,8 +187,10 @@ def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> De
         model = model_of(path, header, models)
         records += samples_of(path, model, header)
         if header:
-            records += updates_of(model, header)
             headers.append(header)
+            for component, moved, seconds in header.updates:  # of weights, which move what the recipe does
+                place = {"model": model.name, "component": component, "layer": -1, "batch": 1, "shape": ()}
+                records.append(_sample(place, UPDATE, seconds, np.array([0.0, 0.0, 0.0, moved, 0.0])))
     samples = pd.DataFrame(records)
     times = int((samples["quantity"] != UPDATE).sum())
     if times < len(RATE_KEYS):

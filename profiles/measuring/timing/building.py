@@ -67,7 +67,12 @@ def inputs(
             return torch.randn(shape, dtype=kind, device=generator.device, generator=generator)
         return torch.randint(1, below, shape, device=generator.device, generator=generator)
 
-    each = {name: value * batch if _is_samples(value) else value for name, value in sample.items()}
+    each = dict(sample)
+    for name, value in sample.items():
+        if isinstance(value, list) and len(value) == 1:
+            (one,) = value
+            shared = isinstance(one, int) or (isinstance(one, Tensor) and one.shape[0] == 1)
+            each[name] = value if shared else value * batch  # which lists its samples one by one
     drawn: dict[str, Any] = tree_map_only(Tensor, draw, each)
     return drawn
 
@@ -89,13 +94,6 @@ def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) 
     if tensor.ndim > 1 and tensor.shape[0] == 1:
         return tensor.repeat(batch, *[1] * (tensor.ndim - 1))
     return tensor
-
-
-def _is_samples(value: object) -> bool:
-    """Return whether an argument lists its samples one by one."""
-    if not isinstance(value, list) or len(value) != 1:
-        return False
-    return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
 
 
 class MasterAdamW:

@@ -35,24 +35,19 @@ def environment(device: torch.device) -> dict[str, Value]:
     }
     if device.type == "cpu":
         return machine
-    properties = torch.cuda.get_device_properties(device)
+    properties, driver = torch.cuda.get_device_properties(device), NOT_READ
+    with suppress(OSError, subprocess.CalledProcessError):
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.check_output(asked, text=True).split()[0]
     return {
         **machine,
         "gpu": properties.name,
-        "driver": _driver(),
+        "driver": driver,
         "memory_GiB": round(properties.total_memory / GIB, 2),
         "multiprocessors": properties.multi_processor_count,
         "cuda": torch.version.cuda or NOT_READ,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
-
-
-def _driver() -> str:
-    """Version of the GPU's driver, as ``nvidia-smi`` says."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.check_output(asked, text=True).split()[0]
-    return NOT_READ
 
 
 def device_name(device: torch.device) -> str:
