@@ -263,9 +263,9 @@ def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
     """Warn of times that were measured, but not on the device that the cluster has, so that its rates give them."""
     device = scenario.cluster.device.name
     measured = [[name for name, _ in component.times] for component in model.components]
-    if others := {name for names in measured if device not in names for name in names}:
+    if others := ", ".join(sorted({name for of in measured if device not in of for name in of})):
         message = (
-            f"{scenario.model_name} has times measured on {', '.join(sorted(others))}, but cluster {scenario.cluster.name} is"
+            f"{scenario.model_name} has times measured on {others}, but cluster {scenario.cluster.name} is"
             f" of device {device}: layers without times on it are estimated by its rates"
         )
         warn_caller(message, DiffusimWarning)
