@@ -13,7 +13,6 @@ from profiles.errors import InputError, shown
 from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.charts import Drawable, plot_rows, strategy_look
-from strategies.registry import class_of
 
 __all__ = ["plot_scaling", "plot_scaling_info", "plot_winners", "plot_winners_info"]
 
@@ -50,7 +49,7 @@ class WinnersInfo(NamedTuple):
         return list(dict.fromkeys(winner.strategy for line in self.winners for winner in line if winner))
 
 
-def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | None = None) -> WinnersInfo:
+def plot_winners_info(rows: Drawable, across: str, down: str) -> WinnersInfo:
     """Return the values that ``plot_winners`` draws.
 
     Args:
@@ -58,12 +57,9 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
             or is not recommended, leaves its cell empty.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
-        baseline: the strategy whose loss is told; by default the better of DDP and FSDP, of sampling Ulysses.
     """
     if across == down:
         raise InputError(f"across and down are both {shown(across)}, must be two keys, one for each axis")
-    if baseline is not None:
-        class_of(str(baseline))  # refuses a name that no strategy has
     cells: dict[tuple[Any, Any], list[charts.ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     points = plot_rows(rows, "strategy", "samples_per_s", across=across, down=down)
@@ -79,7 +75,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
             simulated.append(row)
     units = {TASKS[_task(row)].sample_words(row.get("options") or row)[1] for row in points}
     tasks = dict.fromkeys(map(_task, points))
-    over = (baseline,) if baseline else tuple(name for task in tasks for name in PLAIN[task])
+    over = tuple(name for task in tasks for name in PLAIN[task])
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
@@ -109,14 +105,14 @@ def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | No
 
 
 def plot_winners(
-    rows: Drawable, across: str, down: str, title: str = "", *, baseline: str | None = None, ax: Axes | None = None,
-) -> Figure:  # fmt: skip
+    rows: Drawable, across: str, down: str, title: str = "", *, ax: Axes | None = None
+) -> Figure:
     """Return the strategy of each scenario that its sweep recommends as a map, with what a plain one loses.
 
     Of rows that are no sweep's the fastest, which a sweep passes over where no runtime starts it.
     Takes what ``plot_winners_info`` takes: the keys of the axes are such as ``num_gpus`` and ``model``.
     """
-    info = plot_winners_info(rows, across, down, baseline)
+    info = plot_winners_info(rows, across, down)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
     lines = [cell.splitlines() for cells in words for cell in cells]
     width = (0.25 + 0.068 * max(len(line) for cell in lines for line in cell)) * len(info.across)
