@@ -3,13 +3,14 @@
 import csv
 import json
 import pickle
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 import sim
 from sim.cli.main import main
-from sim.report.serving import places, serving_blocks, share_words
+from sim.report.serving import places, plan_words, serving_blocks, share_words
 from sim.serving.options import ServingOptions
 from sim.serving.serve import Question
 
@@ -230,6 +231,8 @@ def test_a_serving_shows_itself_in_notebooks():
     )
     assert str(serving.verdict).startswith("╭")
     assert "<table" in serving._repr_html_()
+    degrees = {"ring_degree": 2, "pipeline_degree": 1, "receive": "before"}  # of no pipeline
+    assert plan_words(replace(serving.best.plan, parameters=degrees)).endswith(", ring-degree 2")
     assert len(serving.requests()) == len(serving.best.log.jobs)
     for figure in (serving.plot(), sim.plots.plot_fleet(serving), sim.plots.plot_queue(serving)):
         assert figure.axes

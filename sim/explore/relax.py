@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import inf, log
 from typing import Any, Final, NamedTuple
 
@@ -83,14 +83,15 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
     """Return the changes with which something fits in words; empty if none is.
 
     Two together are tried only if no single one is enough, a parameter or strategy only with recomputation or more
-    GPUs. Parameters come first, then strategies, then the rest. Each was simulated with all else unchanged.
+    GPUs. Parameters come first, then strategies, then the rest; adapters, which train something else, where nothing
+    else does. Each was simulated with all else unchanged.
     """
     if question.scenario.cluster.device.memory_bytes is None:
         return ""
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
-    for changes in (singles, _pairs(singles)):
+    for adapted, changes in product((False, True), (singles, [*_pairs(singles)])):
         answers: dict[object, str] = {}
-        for change in changes:
+        for change in (of for of in changes if ("trainable" in of.workload) == adapted):
             if change.kinds not in answers and _fits_with(question, change):
                 answers[change.kinds] = str(_largest_batch(question, change))
             if len(answers) == most:

@@ -11,7 +11,7 @@ import numpy as np
 
 from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import find_runtime
-from sim.explore.legality import runtimes_of
+from sim.explore.legality import OF_PIPELINES, runtimes_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
 from sim.report.numbers import plain, rounded, sample_words
@@ -84,8 +84,13 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
         gpus = {name: counted(of, "GPU") for name, of in plan.stages.items()} | {"denoiser": parts[0]}
         parts = [f"{name} {words}" for name, words in gpus.items()]
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
-    known = {key: value for key, value in plan.parameters.items() if value not in (None, 1)}
-    parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
+    piped = plan.parameters.get("pipeline_degree") != 1
+    known = {
+        key: of
+        for key, of in plan.parameters.items()
+        if of not in (None, 1) and (piped or key not in OF_PIPELINES)
+    }
+    parts += [f"{flag_of(key)[2:]} {flag_value(of)}" for key, of in known.items()]
     return ", ".join(parts)
 
 
