@@ -250,7 +250,15 @@ def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
         "pip install xfuser==0.1 brings it", "start it by torchrun --nproc-per-node 8 sample.py",
     )  # fmt: skip
     assert "not set below" not in launch.text
-    assert "not set below: --stack compiled" in sim.launch(**asked, stack="compiled").text
+    assert (
+        "NOT APPLIED, slower than predicted: --stack compiled" in sim.launch(**asked, stack="compiled").text
+    )
+    compiled, inductor, eager = (
+        sim.launch("sd21", "ddp", gpus=8, stack=of).files["train.py"]
+        for of in ("compiled", "inductor", "eager")
+    )
+    assert 'model.compile(mode="reduce-overhead")' in compiled and "lr=1e-5, fused=True)" in compiled
+    assert "model.compile()" in inductor and "compile" not in eager and "fused" not in inductor + eager
     third = asked | {"model": "sd3-medium", "gpus": 2}
     assert 'scheduler="FM-ED"' in sim.launch(**third, guidance="batch").text
     with pytest.raises(InputError, match="of predictions on two groups of GPUs it has those of hunyuan"):

@@ -27,7 +27,7 @@ from profiles.outputs import check_new, write_files
 from profiles.software.levers import FP8, HALF
 from profiles.software.recipes import RECIPES
 from profiles.software.runtimes import ALONE, RUNTIMES, UNCHECKED, Runtime, find_runtime
-from profiles.software.stacks import load_stack
+from profiles.software.stacks import DEFAULT_STACK, load_stack
 from profiles.units import GIB
 from sim.api import run, sweep
 from sim.explore.legality import COMPILED, TIMED, case_of, first_runtime, needed
@@ -47,7 +47,9 @@ from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 from strategies.training.replicas import Zero2
 
-OPTIMIZERS: Final = dict.fromkeys(("mixed", "mixed-fp16-gradient", "fp32"), "torch.optim.AdamW") | {
+FUSED: Final = ("mixed", "mixed-fp16-gradient", "fp32")
+"""Memory recipes of Adam in torch, which may be fused."""
+OPTIMIZERS: Final = dict.fromkeys(FUSED, "torch.optim.AdamW") | {
     "adam8bit": "bitsandbytes.optim.AdamW8bit", "adafactor": "torch.optim.Adafactor",
 }  # fmt: skip
 """Classes of optimizers by memory recipe."""
@@ -97,6 +99,7 @@ def values_of(result: Result, runtime: Runtime, *, apart: bool = False) -> dict[
         "launcher": "python" if gpus == 1 else torchrun,
         "frames": scenario.frames.get("frames"),
         "compiled": scenario.stack.name in COMPILED,
+        "compiling": 'mode="reduce-overhead"' * (scenario.stack.name == COMPILED[0]),  # in graphs
     }
     if scenario.task == "sample":
         values |= _sampling_values(strategy, scenario, one_scale=name in runtime.one_scale)
@@ -183,6 +186,7 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
         "compute_type": f"torch.{'float32' if single else 'bfloat16'}",
         "autocast": "no" if single else "bf16",
         "optimizer": OPTIMIZERS.get(workload.memory_recipe, OPTIMIZERS["mixed"]),
+        "fused": ", fused=True" * (scenario.stack.optimizer == "fused" and workload.memory_recipe in FUSED),
         "quantized": workload.memory_recipe == "adam8bit",
         "recipe_written": workload.memory_recipe in OPTIMIZERS
         and (not half or strategy.name in ("fsdp", "zero2", "zero3")),  # others keep gradients as weights are
@@ -436,7 +440,7 @@ def _with_unset(text: str, options: Mapping[str, Any]) -> str:
     flags = {flag_of(name): value for name, value in options.items()}
     if text.startswith("{"):  # JSON has no comments, and DeepSpeed looks up the keys that it knows
         return json.dumps(json.loads(text) | ({"not_set_here": flags} if flags else {}), indent=2)
-    faster = {flag_of(name) for name in TIMED if name != "stack"}
+    faster = {flag_of(name) for name in TIMED if options.get(name) != DEFAULT_STACK}
     heads = ("NOT APPLIED, slower than predicted" if flag in faster else "not set below" for flag in flags)
     lines = zip(heads, flags.items(), strict=True)
     return "".join(f"# {head}: {flag} {value}\n" for head, (flag, value) in lines) + text

@@ -84,12 +84,8 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
         gpus = {name: counted(of, "GPU") for name, of in plan.stages.items()} | {"denoiser": parts[0]}
         parts = [f"{name} {words}" for name, words in gpus.items()]
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
-    piped = plan.parameters.get("pipeline_degree") != 1
-    known = {
-        key: of
-        for key, of in plan.parameters.items()
-        if of not in (None, 1) and (piped or key not in OF_PIPELINES)
-    }
+    skipped = OF_PIPELINES if plan.parameters.get("pipeline_degree") == 1 else ()
+    known = {key: of for key, of in plan.parameters.items() if of not in (None, 1) and key not in skipped}
     parts += [f"{flag_of(key)[2:]} {flag_value(of)}" for key, of in known.items()]
     return ", ".join(parts)
 
