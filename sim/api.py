@@ -48,7 +48,7 @@ from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.outcomes.tasks import SAMPLING
 from sim.report.views import Balance, Clusters, Result, Scaling, Serving, Sweep, with_views
 from sim.serving.answers import answer
-from sim.serving.inputs import ask, price_of
+from sim.serving.inputs import ask, prices_of
 from sim.serving.options import ServingOptions
 from sim.serving.service import Asked
 from strategies.orders.named import order_of
@@ -313,7 +313,7 @@ def start_clusters(
     names = [scaling.sweeps[0].scenario.cluster_name for scaling in scalings]
     if len(set(names)) < len(names):
         raise wrong("cluster", f"is {','.join(names)}, must name each once")
-    return Clusters(tuple(scalings), {name: price_of(price, name) for name in names})
+    return Clusters(tuple(scalings), prices_of(price, names))
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager[Store | None]:

@@ -3,7 +3,7 @@
 import pytest
 
 import sim
-from profiles.errors import InputError
+from profiles.errors import DiffusimNote, InputError
 from profiles.software.reserved import reserved_bytes
 from profiles.units import GIB
 from sim.cli.main import main
@@ -114,7 +114,10 @@ def test_a_cluster_is_named_once_and_a_price_alone_is_told(capsys):
     with pytest.raises(InputError, match="cluster is l20-pcie-8,l20-pcie-8, must name each once"):
         sim.sweep("sd21", "l20-pcie-8,l20-pcie-8")
     assert main(["sweep", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--price", "36"]) == 0
-    each_s = sim.sweep("sd21", gpus=2, strategy="ddp").best.gpu_s_per_sample
+    asked = {"gpus": 2, "strategy": "ddp", "workers": 1}
+    with pytest.warns(DiffusimNote, match=r"^`price` 36 is of every cluster; a \.toml file has one of each$"):
+        sim.sweep("sd21", "p4de,p5", price=36, **asked)
+    each_s = sim.sweep("sd21", **asked).best.gpu_s_per_sample
     assert f"${each_s * 10:,.2f} per 1,000 samples" in " ".join(
         capsys.readouterr().out.replace("│", "").split()
     )

@@ -13,7 +13,7 @@ from profiles.errors import flag_of
 from profiles.machines.clusters import load_cluster
 from sim.cli.main import main
 from sim.report.blocks import print_blocks
-from sim.report.rankings import BEST, sweep_blocks
+from sim.report.rankings import BEST, sweep_blocks, table_blocks
 from sim.report.results import command_of
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
@@ -54,6 +54,14 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatc
     assert {row[1] for row in rows} == {point.name for point in simulated}
     later = [row[1] for rank, row in zip(ranks, rows, strict=True) if rank > BEST]
     assert len(set(later)) == len(later)
+
+
+def test_a_point_with_the_result_of_the_best_is_named_beside_it_and_is_no_tie():
+    asked = {"steps": 2, "strategy": "usp,hybrid", "guidance_degree": 1, "workers": 1}
+    sweep = sim.sweep("pixart", "l20-pcie-8", 4, **asked)
+    numbers, names = (column.cells for column in table_blocks(sweep)[0].columns[:2])
+    assert (numbers[0], names[0]) == ("1 best", "usp = hybrid")
+    assert sweep.verdict.same_as == ("hybrid, ulysses 2, ring 2",)
 
 
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from profiles.architectures.models import load_model
+from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import load_cluster
 from sim.api import run
 from sim.report.blocks import print_blocks
@@ -22,6 +22,12 @@ def test_models_are_shown_with_their_components(capsys):
     assert list(rows) == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
     assert rows["unet"] == ["yes", "46", "865.9", "M", "derived", "several", "GPUs", "32", "12"]
     assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "derived", "several", "GPUs", "32", "0"]
+
+
+def test_names_that_one_types_are_whole_in_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_listing("models", as_json=False)
+    assert {*model_names()} <= {*capsys.readouterr().out.split()}
 
 
 def test_a_word_lists_those_whose_names_have_it(ask, tell):

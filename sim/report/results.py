@@ -39,8 +39,7 @@ def result_blocks(result: Result) -> list[Block]:
 
 def panel_of(result: Result) -> Panel:
     """Return the panel of a result."""
-    lines = [] if result.fits_memory else [("memory", memory_words(result))]
-    lines.append(("strategy", result.strategy))
+    lines = [("memory", memory_words(result))] * (not result.fits_memory) + [("strategy", result.strategy)]
     if words := ", ".join(f"{key} {flag_value(x)}" for key, x in result.parameters.items() if x is not None):
         lines.append(("with", words))
     start = "; start it by `sim launch` with the same flags" if result.fits_memory else ""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import profiles
 from profiles.architectures.models import Model
 from profiles.costs.resolutions import named_size, sides_of
-from profiles.errors import DiffusimWarning, InputError, counted, shown, warn_caller, wrong
+from profiles.errors import DiffusimNote, DiffusimWarning, InputError, counted, shown, warn_caller, wrong
 from profiles.files import Table, read_rows
 from profiles.names import file_of, known_name, unknown_name
 from sim.inputs.scenarios import check_size
@@ -85,8 +85,9 @@ def ask(
         table = read_service(Path(str(options.service)))
         sites, title = [table], table.source
         kinds, trace = _kinds(options, next(iter(table.rows))[1], None)
+    prices = prices_of(options.price, [site.name for site in sites])
     for site in sites:
-        site.price = price_of(options.price, site.name)
+        site.price = prices[site.name]
     alone = sites[0].alone_s
     every = tuple(replace(of, slo_s=of.slo_s * alone(of.shape)) if of.times_alone else of for of in kinds)
     questions = [Question(site, options, chosen, every, trace, counts) for site in sites]
@@ -233,8 +234,11 @@ def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
     return kinds, Trace(since_first_s, tuple(order), tuple(latencies))
 
 
-def price_of(value: float | str | None, cluster: str) -> float | None:
-    """Return dollars a GPU-hour of a cluster: a number for all, or of a TOML file."""
+def prices_of(value: float | str | None, clusters: Sequence[str]) -> dict[str, float | None]:
+    """Return dollars a GPU-hour by cluster: a number for all, or of a TOML file."""
     if isinstance(value, str) and value.endswith(".toml"):
-        return Table.read(Path(value)).positive(cluster)
-    return None if value is None else positive("price", value, ", or a .toml file of prices by cluster")
+        return {name: Table.read(Path(value)).positive(name) for name in clusters}
+    one = None if value is None else positive("price", value, ", or a .toml file of prices by cluster")
+    if one is not None and len(clusters) > 1:
+        warn_caller(f"`price` {one:g} is of every cluster; a .toml file has one of each", DiffusimNote)
+    return dict.fromkeys(clusters, one)
