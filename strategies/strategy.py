@@ -6,7 +6,7 @@ for the scenario.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
@@ -17,6 +17,8 @@ from strategies.scenario import Scenario
 
 TaskScenario = Any
 """A scenario of the strategy's own task, which a subclass names: callers hold strategies of either."""
+EXCERPT: Final = 4
+"""Steps, or micro-batches, of an excerpt: the first, two that are compared, and the last, which nothing follows."""
 
 
 class Job(NamedTuple):
@@ -116,6 +118,10 @@ class Strategy(_Method):
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """Return a better plan than the one that was replayed; that very plan where there is none."""
         return trace.plan
+
+    def excerpt(self, scenario: Scenario) -> tuple[Self, Scenario, int]:
+        """Return a point and a scenario with the first of micro-batches that may repeat, and how many it leaves out."""
+        return self, scenario, 0
 
     def order(self) -> Order | None:
         """Return the forwards and backwards of each position; None where they depend on the scenario."""

@@ -44,11 +44,8 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
     assert knee == ("sweet spot", "none: something fits on 8 GPUs alone, of these numbers")
     assert one[1].startswith("1 GPU: out of memory, the nearest is single: needs at least ")
     for sweep, (_, said) in zip(found, (one, four), strict=False):
-        least = min(
-            max(point.least_memory_bytes, point.costs[1])
-            for point in sweep.points
-            if point.kind == OUT_OF_MEMORY
-        )
+        short = [point for point in sweep.points if point.kind == OUT_OF_MEMORY]
+        least = min(max(point.least_memory_bytes, point.costs[1]) for point in short)
         workload, device = sweep.scenario.workload, sweep.scenario.cluster.device
         lack = (reserved_bytes(least, workload.num_gpus).middle - device.memory_bytes) / GIB
         assert said.endswith(f": {lack:.1f} GiB too much")

@@ -97,9 +97,8 @@ def test_gradients_of_frozen_weights_are_summed_but_not_scattered(name, paramete
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_reducing_after_the_backward_adds_the_whole_reduction(make, micro_batches):
     unet = make.component("unet", [1.0, 2.0], parameters=10**7)
-    scenario = make.scenario(
-        make.model(unet), make.cluster(make.link("nvswitch", 1e8), devices_per_node=4), 4, 16
-    )
+    cluster = make.cluster(make.link("nvswitch", 1e8), devices_per_node=4)
+    scenario = make.scenario(make.model(unet), cluster, 4, 16)
     point = ddp(overlap="none", micro_batches=micro_batches)
     # Four samples, 3 s forward and 6 s backward each; 2 * 3/4 of 80 MB of fp32 gradients at 100 MB/s.
     assert replay(point, scenario).end_s == pytest.approx(4 * 9.0 + 1.2)
@@ -108,9 +107,8 @@ def test_reducing_after_the_backward_adds_the_whole_reduction(make, micro_batche
 
 def test_buckets_are_reduced_during_the_last_backward(make):
     unet = make.component("unet", [1.0, 2.0], parameters=10**7)
-    scenario = make.scenario(
-        make.model(unet), make.cluster(make.link("nvswitch", 1e8), devices_per_node=4), 4, 16
-    )
+    cluster = make.cluster(make.link("nvswitch", 1e8), devices_per_node=4)
+    scenario = make.scenario(make.model(unet), cluster, 4, 16)
     # The last layer's 40 MB are reduced beside the first one's backward, 40 MB after it.
     trace = replay(ddp(micro_batches=2), scenario)
     assert trace.end_s == pytest.approx(4 * 9.0 + 0.6)
@@ -228,14 +226,12 @@ def test_throughputs_of_backbones_side_by_side_add_up(pair, overlap, probability
 
 
 def test_side_by_side_each_gpu_holds_one_backbone(pair):
-    result = run_point(ddp(backbones="parallel"), pair(encoder_s=0.1))
+    point, scenario = ddp(backbones="parallel"), pair(encoder_s=0.1)
+    result = run_point(point, scenario)
     assert result.expected.peak_memory_bytes == 18 * 3 * 2 * 10**7 + 2 * 10**6 + 4 * 3 * 1e6
-    assert least_memory_bytes(ddp(backbones="parallel"), pair(encoder_s=0.1)) == (
-        result.expected.peak_memory_bytes
-    )
-    assert [(stage["devices"], stage["parameters"]) for stage in result.stages] == [
-        ((0,), 6 * 10**7), ((2,), 2 * 10**7),
-    ]  # fmt: skip
+    assert least_memory_bytes(point, scenario) == result.expected.peak_memory_bytes
+    held = [(stage["devices"], stage["parameters"]) for stage in result.stages]
+    assert held == [((0,), 6 * 10**7), ((2,), 2 * 10**7)]
 
 
 def test_each_job_runs_the_frozen_work_of_its_own_backbone(make):
@@ -245,9 +241,8 @@ def test_each_job_runs_the_frozen_work_of_its_own_backbone(make):
     second = make.component("second", [1.0], inputs=["text", "pixels", "first"])
     scenario = make.scenario(make.model(first, text, image, pixels, second), make.cluster(), 2, 2)
     found = [job.scenario.model for job in ddp(backbones="parallel").jobs(scenario)]
-    assert [[c.name for c in model.components] for model in found] == [
-        ["first", "text"], ["text", "image", "pixels", "second"],
-    ]  # fmt: skip
+    names = [[component.name for component in model.components] for model in found]
+    assert names == [["first", "text"], ["text", "image", "pixels", "second"]]
     assert found[1].components[-1].inputs == ("text", "pixels")
     assert [replay(*job).end_s for job in ddp(backbones="parallel").jobs(scenario)] == [7.0, 8.5]
 

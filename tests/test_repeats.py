@@ -1,15 +1,22 @@
 """Runs of which only the first steps are replayed."""
 
+from dataclasses import replace
+
 import pytest
 from making import make_cluster, make_link
 from test_alike_groups import PIPED, asked, assert_measured_as_the_whole
 
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import main_part, measured_parts, repeated_step
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Op, Plan, Tensor
+from strategies.plans.workloads import TrainingWorkload
+from strategies.registry import make
+from strategies.scenario import Scenario
 
 REPEATING = {
     "stages in one node": (4, ("hunyuanvideo", "p4de", 8, "pipefusion", {}, {})),
@@ -27,6 +34,19 @@ def test_a_run_whose_steps_repeat_is_measured_by_its_first_steps(name):
     assert_measured_as_the_whole(sampler, scenario)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("fsdp", {"context_degree": 4, "context": "ring"}), ("zero3", {}), ("ddp", {})]
+)
+def test_an_iteration_whose_micro_batches_repeat_is_measured_by_the_first(name, parameters):
+    strategy, workload = make(name, {**parameters, "micro_batches": 7}), TrainingWorkload(8, 112)
+    scenario = Scenario(load_model("pixart"), load_cluster("p4de"), workload)
+    (part,) = measured_parts(strategy, scenario)
+    assert {getattr(op.action, "micro_batch", 0) for op in part.trace.plan.ops[0]} == {-1, *range(4)}
+    assert_measured_as_the_whole(strategy, scenario)
+    given = scenario.under(replace(workload, frozen="cached"))  # all that is read lies there from the start
+    assert strategy.excerpt(given)[-1] == 0
+
+
 def test_a_run_whose_steps_do_not_repeat_early_is_replayed_whole():
     sampler, scenario = asked(("pixart", "p4de", 8, "pipefusion", {}, {}))
     part = main_part(measured_parts(sampler, scenario))
@@ -39,17 +59,10 @@ def repeated(*rows, size_bytes=0.0):
     """What a step adds where each device runs (seconds, seconds of its host) once a step; the first sends to others."""
     count = len(rows)
     ops = [
-        tuple(
-            Op(
-                PatchAction(device, 0, step),
-                seconds,
-                (step,) if device else (),
-                () if device else (step,),
-                (),
-                host,
-            )
-            for step, (seconds, host) in enumerate(row)
-        )
+        [
+            Op(PatchAction(device, 0, n), seconds, (n,) * (device > 0), (n,) * (not device), (), host)
+            for n, (seconds, host) in enumerate(row)
+        ]
         for device, row in enumerate(rows)
     ]
     tensors = tuple(Tensor("hidden", 0, step, size_bytes) for step in range(len(rows[0])))
@@ -57,11 +70,6 @@ def repeated(*rows, size_bytes=0.0):
     plan = Plan(tuple(ops), tensors, placement, host_ahead_s=1e3)
     network = Network(placement)
     return repeated_step(simulate(plan, network), network)
-
-
-def test_steps_repeat_one_another():
-    step = repeated([(2.0, 0.5)] * 6, [(1.0, 0.5)] * 6, size_bytes=1.0)
-    assert (step.duration_s, step.busy_s, step.p2p_bytes) == (2.0, 1.5, 1.0)
 
 
 def test_a_host_that_is_slower_than_its_device_catches_up_with_it():

@@ -11,7 +11,7 @@ from making import simulate_everything, simulated, swept
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.answers import BOUNDS, REPLAY, Answers, bounds_of
+from sim.explore.answers import BOUNDS, REPLAY, Answers, answer_of
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
 from sim.explore.search import Cache, run_sweep
 from sim.explore.sweep import TOP, Sweep, example_words
@@ -175,5 +175,5 @@ def test_outcomes_found_ahead_are_not_taken_for_bounds(scenario):
         cache.answer((REPLAY, first), iter([(REPLAY, second)]))
         bounds = dict(cache.bounds(BOUNDS, [[third]]))
         outcome = cache.answer((REPLAY, second), iter(()))
-    assert bounds == {third: bounds_of(third, scenario)}
+    assert bounds == {third: answer_of(BOUNDS, third, scenario)}
     assert outcome.iteration_s == run_point(second.strategy, scenario).iteration_s

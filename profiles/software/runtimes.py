@@ -193,7 +193,7 @@ def runtime_names() -> list[str]:
 
 def find_runtime(name: str) -> Runtime:
     """Return the runtime of a name."""
-    names = runtime_names()
+    names = [*all_runtimes()]
     if isinstance(name, str) and "," in name:
         raise InputError(f"`runtime` is {shown(name)}, must be one name: all points keep to the same runtime")
     if not is_one_of(name, *names):

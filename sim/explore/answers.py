@@ -31,42 +31,27 @@ COARSE, BOUNDS, ORDER, REPLAY = "coarse", "bounds", "order", "replay"
 """Kinds of answers: bounds for any cuts and order, for any order, for its own order, and a simulation's outcome."""
 
 
-def coarse_bounds_of(candidate: Candidate, scenario: AnyScenario) -> Answer:
-    """Return what a point cannot undercut whatever its cuts, or the reason why it does not exist; no bytes."""
-    try:
-        return Bounds(coarse_bound(candidate.strategy, candidate.at(scenario)), 0.0)
-    except InfeasibleError as error:
-        return error
+def bounds_of(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False) -> Bounds:
+    """Return the bounds of a point."""
+    least_bytes = least_memory_bytes(strategy, scenario)
+    lacks = scenario.room_bytes is not None and least_bytes > scenario.room_bytes
+    return Bounds(0.0 if lacks else bound(strategy, scenario, ordered=ordered), least_bytes)
 
 
-def bounds_of(candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False) -> Answer:
-    """Return the bounds of a point, or the reason why it does not exist."""
-    there = candidate.at(scenario)
-    try:
-        least_bytes = least_memory_bytes(candidate.strategy, there)
-        lacks = there.room_bytes is not None and least_bytes > there.room_bytes
-        return Bounds(0.0 if lacks else bound(candidate.strategy, there, ordered=ordered), least_bytes)
-    except InfeasibleError as error:
-        return error
-
-
-def outcome_of(candidate: Candidate, scenario: AnyScenario) -> Result | InfeasibleError:
+def outcome_of(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     """Simulate a point.
 
     Raises:
         DeadlockError: its order can never be carried out; the text names the point too.
     """
-    there = candidate.at(scenario)
     try:
-        return run_point(candidate.strategy, there)
-    except InfeasibleError as error:
-        return error
+        return run_point(strategy, scenario)
     except DeadlockError as error:
-        raise DeadlockError(f"{_point_words(candidate.strategy)}: {error}") from None
+        raise DeadlockError(f"{_point_words(strategy)}: {error}") from None
 
 
-ANSWERS: Final[Mapping[str, Callable[[Candidate, AnyScenario], Answer]]] = {
-    COARSE: coarse_bounds_of,
+ANSWERS: Final[Mapping[str, Callable[[AnyStrategy, AnyScenario], Answer]]] = {
+    COARSE: lambda strategy, scenario: Bounds(coarse_bound(strategy, scenario), 0.0),
     BOUNDS: bounds_of,
     ORDER: partial(bounds_of, ordered=True),
     REPLAY: outcome_of,
@@ -75,12 +60,20 @@ ANSWERS: Final[Mapping[str, Callable[[Candidate, AnyScenario], Answer]]] = {
 FOLLOWING: Final = dict(pairwise(ANSWERS))
 
 
+def answer_of(kind: str, candidate: Candidate, scenario: AnyScenario) -> Answer:
+    """Return an answer about a point, or the reason why it does not exist."""
+    try:
+        return ANSWERS[kind](candidate.strategy, candidate.at(scenario))
+    except InfeasibleError as error:
+        return error
+
+
 def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
     """Return a kind of answers, and these answers about points; an error of a strategy's own names its point."""
     answers: Answers = {}
     for candidate in candidates:
         try:
-            answers[candidate] = ANSWERS[kind](candidate, scenario)
+            answers[candidate] = answer_of(kind, candidate, scenario)
         except Exception as error:
             error.add_note(f"at {_point_words(candidate.strategy)}")
             raise

@@ -85,8 +85,8 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
 
     def make() -> tuple[str, ...]:
         case = _case(point, scenario)
-        names = runs_in(scenario.task, case) if case else ()
-        return as_priced((of for of in names if trains(find_runtime(of), scenario)), scenario)
+        there = [one for one in priced(scenario) if trains(one, scenario)] if case else []
+        return tuple(one.name for one in there if case and not one.refusal(case))
 
     return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
 
@@ -98,8 +98,7 @@ def trains(runtime: Runtime, scenario: AnyScenario) -> bool:
 
 def is_unknown(scenario: AnyScenario) -> bool:
     """Return whether no runtime of its task has the model of a scenario."""
-    of_task = (one for one in all_runtimes().values() if one.task == scenario.task)
-    return all(one.unknown(scenario.model.name) for one in of_task)
+    return all(one.unknown(scenario.model.name) for one in priced(scenario))
 
 
 def starts(point: Point, scenario: AnyScenario) -> bool:
@@ -109,8 +108,7 @@ def starts(point: Point, scenario: AnyScenario) -> bool:
         case = _case(point, scenario)
         if case is None or not is_unknown(scenario):
             return bool(starters(point, scenario))
-        of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
-        known = ((one, replace(case, model=model)) for one in of_task for model in one.models or ())
+        known = ((one, replace(case, model=model)) for one in priced(scenario) for model in one.models or ())
         return any(not one.refusal(other) for one, other in known)
 
     return scenario.remember(("starts", point.strategy, point.num_gpus, point.checkpointing), make)
@@ -127,11 +125,12 @@ def left_out(runtime: Runtime, scenario: AnyScenario) -> dict[str, Any]:
     }
 
 
-def as_priced(names: Iterable[str], scenario: AnyScenario) -> tuple[str, ...]:
-    """Return runtimes, first those that set all that the time of a point depends on, and of these those that serve."""
-    every = [all_runtimes()[name] for name in names]
-    every.sort(key=lambda one: (len(left_out(one, scenario)), not one.serves))
-    return tuple(one.name for one in every)
+def priced(scenario: AnyScenario) -> list[Runtime]:
+    """Return the runtimes of a task, first those that set all that a time depends on, and of these those that serve."""
+    of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
+    return scenario.remember(
+        "runtimes", lambda: sorted(of_task, key=lambda one: (len(left_out(one, scenario)), not one.serves))
+    )
 
 
 def needed(runtime: Runtime, result: Result, unset: Iterable[str]) -> str:
@@ -153,15 +152,14 @@ def needed(runtime: Runtime, result: Result, unset: Iterable[str]) -> str:
 
 
 def runtimes_of(result: Result) -> tuple[str, ...]:
-    """Return the runtimes that start a result so that it fits, in the order of ``as_priced``; none without a source."""
+    """Return the runtimes that start a result so that it fits, in the order of ``priced``; none without a source."""
     if (source := result.source) is None:
         return ()
-    names = runs_in(result.task, case_of(source.strategy, source.scenario))
-    moved = {"offload"} if getattr(source.scenario.workload, "moved", False) else set()
-    every = map(find_runtime, names)
-    unset = {one.name: {*MEMORY} - {*one.sets} | (set() if one.moves else moved) for one in every}
-    fitting = [of for of in names if not needed(find_runtime(of), result, unset[of])]
-    return as_priced(fitting, source.scenario)
+    case, scenario = case_of(source.strategy, source.scenario), source.scenario
+    moved = {"offload"} if getattr(scenario.workload, "moved", False) else set()
+    there = (one for one in priced(scenario) if not one.refusal(case))
+    unset = ((one, {*MEMORY} - {*one.sets} | (set() if one.moves else moved)) for one in there)
+    return tuple(one.name for one, options in unset if not needed(one, result, options))
 
 
 def first_runtime(result: Result) -> Runtime:

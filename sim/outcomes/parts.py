@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from typing import Any, Final, NamedTuple, cast
 
 from sim.outcomes.measures import Measures, in_turn
@@ -11,7 +11,6 @@ from sim.replay.engine import no_collection, simulate
 from sim.replay.metrics import collective_s, dispatch_s, waited_s
 from strategies.patching.frozen import with_frozen
 from strategies.patching.layout import unfolded
-from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
@@ -42,7 +41,7 @@ class _Step(NamedTuple):
 
 
 def repeated_step(trace: Trace, network: Network) -> Measures | None:
-    """Return what the last step but one adds, but for memory, or None where it does not repeat the step before it."""
+    """Return what the last step, or micro-batch, but one adds, memory aside; None where it does not repeat another."""
     before, step = _steps(trace)
     shifts = [b - a for a, b in zip(before.times(trace), step.times(trace), strict=False)]
     period_s = sum(shifts) / len(shifts)
@@ -75,10 +74,15 @@ def repeated_step(trace: Trace, network: Network) -> Measures | None:
 def _steps(trace: Trace) -> Sequence[_Step]:
     """Return the last two steps of a run but the very last."""
     plan, wiring = trace.plan, trace.wiring
-    steps = [[op.action.step for op in row if isinstance(op.action, PatchAction)] for row in plan.ops]
+    rows = [
+        [getattr(op.action, "step", getattr(op.action, "micro_batch", 0)) for op in of] for of in plan.ops
+    ]
+    steps = [[*accumulate(row, max)] for row in rows]
     of_tensor = {tensor: steps[device][op] for tensor, (device, op) in wiring.writers.items()}
-    of_collective = [of_tensor[collective.reads[0]] for collective in plan.collectives]
-    last = max(row[-1] for row in steps)
+    of_collective, last = list[int](), max(row[-1] for row in steps)
+    for collective in plan.collectives:
+        of_collective.append(of_tensor[collective.reads[0]] if collective.reads else 0)
+        of_tensor |= dict.fromkeys(collective.writes, of_collective[-1])
     return [
         _Step(
             [range(bisect_left(row, step), bisect_left(row, step + 1)) for row in steps],
@@ -158,8 +162,14 @@ def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:
     """
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(strategy, Sampler) or not isinstance(scenario, SamplingScenario):
-        trace = replay(cast(Strategy, strategy), cast(Scenario, scenario))
-        yield Part(variant, Phase("iteration", trace.plan, 1), trace, Measures.of(trace))
+        point, there = cast(Strategy, strategy), cast(Scenario, scenario)
+        few, those, omitted = point.excerpt(there) if excerpt else (point, there, 0)
+        trace = replay(few, those)
+        step = repeated_step(trace, Network(trace.plan.placement)) if omitted else None
+        if omitted and step is None:
+            trace = replay(point, there)
+        measures = Measures.of(trace) if step is None else in_turn((Measures.of(trace), step), (1, omitted))
+        yield Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
         return
     first = strategy.folded_phases(scenario, excerpt=excerpt) if folded else strategy.phases(scenario)
     written, networks = {phase.name: phase.plan for phase in first}, dict[int, Network]()
@@ -171,9 +181,7 @@ def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:
         if omitted and step is None:  # no step repeats another so early
             plan = next(of.plan for of in strategy.folded_phases(scenario) if of.name == phase.name)
             trace = simulate(plan, network)
-        measures = Measures.of(trace)
-        if step is not None:
-            measures = in_turn((measures, step), (1, omitted))
+        measures = Measures.of(trace) if step is None else in_turn((Measures.of(trace), step), (1, omitted))
         yield Part(variant, phase, trace, measures)
 
 
@@ -183,11 +191,8 @@ def replay_parts(
 ) -> list[Part]:
     """Return all parts of a point, replayed.
 
-    Args:
-        strategy: the strategy with its parameters.
-        scenario: the model, cluster, stack and workload.
-        folded: whether one guidance group stands for all where they are alike.
-        excerpt: whether of a long folded run whose steps repeat one another only the first are replayed.
+    With ``folded`` one guidance group stands for all where they are alike; with ``excerpt`` of steps that repeat one
+    another, or micro-batches, only the first are replayed.
     """
     each = (_replay(one, folded=folded, excerpt=excerpt) for one in variants(strategy, scenario))
     return list(chain.from_iterable(each))

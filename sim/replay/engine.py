@@ -114,11 +114,7 @@ class Chunks(NamedTuple):
 
 
 def simulate(plan: Plan, network: Network | None = None) -> Trace:
-    """Return the trace of one replayed iteration.
-
-    Args:
-        plan: what every device does.
-        network: its ports; by default those of the plan's placement.
+    """Return the trace of one replayed iteration; its ports are by default those of the plan's placement.
 
     Raises:
         DeadlockError: the order can never be carried out; the text names what each device was waiting for.

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
-from sim.explore.answers import ANSWERS, BOUNDS, REPLAY, take_answer
+from sim.explore.answers import BOUNDS, REPLAY, answer_of, take_answer
 from sim.explore.legality import always_recomputed, swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
@@ -202,7 +202,7 @@ def _work_out(point: Point, scenario: AnyScenario) -> None:
     """Simulate a point, unless its bounds say that it does not fit."""
     for kind in (BOUNDS, REPLAY):
         if point.reason is None:
-            take_answer(point, kind, ANSWERS[kind](point.candidate(scenario), scenario), scenario)
+            take_answer(point, kind, answer_of(kind, point.candidate(scenario), scenario), scenario)
 
 
 def fastest_of(sweep: Sweep) -> Result | None:

@@ -17,10 +17,8 @@ from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Plan, Stage
 from strategies.sampling_scenario import SamplingScenario
-from strategies.strategy import Phase
+from strategies.strategy import EXCERPT, Phase
 
-EXCERPT: Final = 4
-"""Displaced steps of an excerpt: the first, two that are compared, and the last, which nothing follows."""
 LONG_EXCERPT: Final = 12
 """Displaced steps of an excerpt where patches outnumber stages: for some steps stages run ahead of the slowest."""
 

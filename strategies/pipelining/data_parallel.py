@@ -29,7 +29,7 @@ from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER
 from strategies.plans.plan import Plan, Stage
 from strategies.plans.workloads import OWN_DRAWS
 from strategies.scenario import Scenario
-from strategies.strategy import Job, Strategy
+from strategies.strategy import EXCERPT, Job, Strategy
 
 
 class DataParallel(Strategy):
@@ -91,6 +91,16 @@ class DataParallel(Strategy):
         chains = map(layout.chain, range(len(layout.cuts)))
         row = tuple(action for chain in chains for action in _row(chain, self.micro_batches, extra=extra))
         return PipelineBuilder(layout, (row,)).build(partial(exchange, way=self.way(layout)))
+
+    def excerpt(self, scenario: Scenario) -> tuple[Self, Scenario, int]:
+        """Return the first micro-batches of one backbone, unless what all of them read is there from the start."""
+        workload, model, omitted = scenario.workload, scenario.model, self.micro_batches - EXCERPT
+        given = workload.extra_forward or len(scenario.frozen) < len(model.frozen)
+        if omitted <= 0 or given or len(model.backbones) > 1:
+            return self, scenario, 0
+        batch_size = EXCERPT * self.layout(scenario).local_batch * workload.num_gpus // self.group_size
+        few = replace(self, micro_batches=EXCERPT)  # type: ignore[type-var]
+        return few, scenario.with_options(batch_size=batch_size), omitted
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""
