@@ -6,12 +6,14 @@ that they are shown without outputs.
 """
 
 import json
+import os
 import re
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 from mkdocs.config.defaults import MkDocsConfig
@@ -21,6 +23,8 @@ from nbconvert import MarkdownExporter
 import sim
 from profiles.machines.clusters import load_cluster
 from profiles.software.runtimes import all_runtimes
+from sim.cli.main import main as run
+from validate.__main__ import main as check
 
 ROOT = Path(__file__).parents[1]
 
@@ -102,8 +106,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     """The page with every mark replaced by what it asks for.
 
     Raises:
-        KeyError: A mark asks for a table that is not known.
-        subprocess.CalledProcessError: A command has no help.
+        KeyError: A mark asks for a table or the help of a command that is not known.
     """
     return MARK.sub(_filled, markdown)
 
@@ -114,10 +117,10 @@ def _filled(mark: re.Match[str]) -> str:
 
 def _help(command: str) -> str:
     package, *words = command.split()
-    said = subprocess.run(
-        [sys.executable, "-m", package, *words, "--help"], capture_output=True, text=True, check=True
-    )
-    return f"```text\n{said.stdout.rstrip()}\n```"
+    with redirect_stdout(StringIO()) as out, patch.dict(os.environ, COLUMNS="80"):
+        if {"sim": run, "validate": check}[package]([*words, "--help"]):
+            raise KeyError(command)
+    return f"```text\n{out.getvalue().rstrip()}\n```"
 
 
 def _runtimes() -> pd.DataFrame:

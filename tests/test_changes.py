@@ -12,8 +12,8 @@ from sim.report.changes import Change
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
 HELD = ("pixart", "a100-nvlink-8", 4, {"resolution": 1024, "steps": 4, "ulysses_degree": 2})
-HALF = {"strategy": "fsdp,interleaved", "batch_size": 64, "link": "inter=0.5x"}
-CACHED = {"frozen": "cached", "strategy": "fsdp,zero3,1f1b"}
+HALF = {"strategy": "fsdp,zero2", "batch_size": 64, "link": "inter=0.5x"}
+CACHED = {"frozen": "cached", "strategy": "fsdp,zero3"}
 XDIT = ("flux-dev", "h100-ib", 4, {"steps": 4, "runtime": "xdit"})
 LONG = (pytest.mark.slow, pytest.mark.long)
 QUESTIONS = [
@@ -22,14 +22,17 @@ QUESTIONS = [
     pytest.param("flux-dev", "h100-ib", 16, {}, marks=LONG),
     pytest.param("wan2.1-14b", "l20-pcie-8", 8, {"steps": 8}, marks=LONG),
     pytest.param("flux-dev", "h100-ib", 16, {"steps": 8, "include": "all"}, marks=LONG),
-    pytest.param("sd21", "p4de", 8, {"batch_size": 64}, marks=pytest.mark.slow),
-    L40,
+    pytest.param("sd21", "p4de", 8, {"batch_size": 64}, marks=LONG),
+    pytest.param(*L40, marks=LONG),
+    pytest.param(*PIXART[:3], PIXART[3] | {"objective": "memory"}, marks=LONG),
+    pytest.param(
+        "flux-dev", "p4de", 16, {"batch_size": 64, "strategy": "1f1b", "memory": "86GiB"}, marks=LONG
+    ),
     HELD,
     XDIT,
-    *((*PIXART[:3], PIXART[3] | {"objective": objective}) for objective in ("memory", "cost", "pareto")),
-    pytest.param("sd21", "p4de", 16, HALF, marks=pytest.mark.slow),
-    pytest.param("sd3.5-large", "p4de", 16, CACHED, marks=pytest.mark.slow),
-    ("flux-dev", "p4de", 16, {"batch_size": 64, "strategy": "1f1b", "memory": "86GiB"}),
+    *((*PIXART[:3], PIXART[3] | {"objective": objective}) for objective in ("cost", "pareto")),
+    ("sd21", "p4de", 16, HALF),
+    ("sd3.5-large", "p4de", 16, CACHED),
     ("hunyuan-1.5b", "p4de", 8, {"batch_size": 64, "memory": "24GiB", "strategy": "ddp,fsdp,1f1b,pulse"}),
 ]
 

@@ -46,7 +46,7 @@ def test_the_choice_of_a_sweep_is_that_among_all_points(scenario, objectives):
         assert chosen.point.costs == true.point.costs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_choice_does_not_depend_on_what_else_was_simulated():
     asked = {"strategy": "1f1b,gpipe,zero-bubble,diffusionpipe", "optimizer": "replicated", "batch_size": 256}
     few, all_points = (sim.sweep("sd21", gpus=8, exhaustive=of, workers=1, **asked) for of in (False, True))
@@ -58,7 +58,7 @@ def facts(point, scenario):
 
 
 def test_no_other_point_within_the_error_is_preferred_and_the_headline_is_nearly_the_fastest_that_runs():
-    sweep = sim.sweep("flux-dev", "h100-nvlink-8", 8, steps=28, workers=1)
+    sweep = sim.sweep("flux-dev", "h100-nvlink-8", 4, steps=4, workers=1)
     choice, verdict = sweep.choice(), sweep.verdict
     assert starters(choice.point, sweep.scenario)
     running = [of for of in sweep.ranked() if of.status == "simulated" and starters(of, sweep.scenario)]

@@ -47,7 +47,7 @@ def again():
     families._replayed.cache_clear()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothing_by_what_is_held(
     again, monkeypatch, forms
 ):

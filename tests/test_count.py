@@ -40,7 +40,7 @@ LARGE = (
     *("cdm-lsun", "sana-1.6b", "sana-sprint-1.6b", "sd-turbo", "sdxl-turbo", "sdxl-lightning"),
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
-QUICK = ("cdm-imagenet", "pixart", "uvit-h")
+QUICK = ("pixart", "uvit-h")
 OTHERS = [name for name in ARCHITECTURES if name not in QUICK + LARGE]
 
 
@@ -290,6 +290,7 @@ def test_a_side_must_be_a_multiple_of_the_granularity():
         count_model(architecture("sd21"), 500)
 
 
+@pytest.mark.long
 def test_the_counted_folder_is_written_where_asked(tmp_path, capsys):
     size = ["--height", "768", "--width", "768"]
     assert main(["count", "--model", "sd21", *size, "--output", str(tmp_path / "new" / "sd21")]) == 0

@@ -25,6 +25,11 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/pages/**/*.md"))]
 }
 TUTORIAL = "docs/pages/tutorials/write_a_strategy.md"
+HEAVY = {
+    "docs/pages/index.md",
+    *(f"docs/pages/tutorials/{of}.md" for of in ("how_many_gpus", "serve", "train")),
+}
+"""Pages whose sweeps take longest; what they show is much like what README.md does."""
 MEASURING = re.compile(r"(-m validate|sim measure) ")
 """Commands of `python -m validate`, whose parser also knows those of `sim measure`."""
 CHEAP = ("sample --",)
@@ -74,6 +79,7 @@ def typed(text):
 def smaller(text):
     """The same in brief, on 8 GPUs in place of many, 2 nodes where their link counts, and as many samples on each."""
     text = brief(text.replace("8-64", "8-16"))
+    text = re.sub(r"(sim\.sweep\((?!.*strategy)[^)]*?)gpus=", r"\1strategy='ddp,zero2', gpus=", text)
     many, few = re.search(r"gpus[ =](64|128)\b", text), 16 if "inter" in text else 8
     if many is None:
         return text
@@ -109,9 +115,14 @@ def first_seen():
     return {page: lines for page, lines in pages.items() if lines}
 
 
+def listed(pages):
+    """Pages as parameters of a test; that of some takes too long for ``.ci/run``."""
+    return [pytest.param(page, marks=pytest.mark.long if page in HEAVY else ()) for page in pages]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "lines"), first_seen().items(), ids=list(first_seen()))
-def test_every_command_of_a_page_runs(page, lines, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", listed(first_seen()))
+def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     """In order, in one folder: what a command writes, the next may read."""
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
     for folder in ("mine", "sd21-here"):
@@ -120,7 +131,7 @@ def test_every_command_of_a_page_runs(page, lines, tmp_path, monkeypatch, capsys
     configs = json.loads((ROOT / "profiles/measuring/counting/configs.json").read_text(encoding="utf-8"))
     (tmp_path / "transformer/config.json").write_text(json.dumps(configs["tiny_pixart"]))
     monkeypatch.chdir(tmp_path)
-    for command in lines:
+    for command in first_seen()[page]:
         words, _, target = command.partition(" > ")
         code = main(shlex.split(smaller(words))[1:])
         printed = capsys.readouterr()
@@ -137,7 +148,7 @@ def with_outputs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- output" in text_of(page)])
+@pytest.mark.parametrize("page", listed(page for page in PAGES if "<!-- output" in text_of(page)))
 def test_what_a_page_shows_is_what_its_commands_print(with_outputs, page):
     assert with_outputs(text_of(page)) == text_of(page)
 

@@ -1,6 +1,6 @@
 """Mutated inputs of every kind: an answer, or a refusal in one line; no traceback, no hang, nothing raw, no nonsense.
 
-300 cases are tried; ``DIFFUSIM_FUZZ=10000 python -m pytest tests/test_fuzz.py`` tries so many, and
+150 cases are tried; ``DIFFUSIM_FUZZ=10000 python -m pytest tests/test_fuzz.py`` tries so many, and
 ``DIFFUSIM_FUZZ_SEED`` others.
 """
 
@@ -34,7 +34,7 @@ from sim.serving.options import ServingOptions
 from strategies.registry import strategies_of
 from validate.__main__ import _main as _validate
 
-CASES = int(os.environ.get("DIFFUSIM_FUZZ", "300"))
+CASES = int(os.environ.get("DIFFUSIM_FUZZ", "150"))
 SEED = os.environ.get("DIFFUSIM_FUZZ_SEED", "diffusim")
 GROUPS = 10
 LONGEST_S = 60

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from profiles.machines.devices import device_names, load_device
@@ -55,6 +55,7 @@ def test_attention_works_five_products_backward_for_two_forward():
 
 
 @pytest.mark.parametrize("name", OWN)
+@settings(max_examples=30)
 @given(shape=st.tuples(SIZES, SIZES, SIZES, SIZES), axis=st.integers(0, 3), more=st.integers(1, 10**5))
 def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):
     laws = load_device(name).laws

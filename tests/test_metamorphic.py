@@ -186,7 +186,7 @@ def test_a_point_keeps_to_its_bounds(make, asked, name, data):
 
 
 @pytest.mark.parametrize("asked", [questions, pictures])
-@settings(quick, max_examples=3, phases=[Phase.generate])
+@settings(quick, max_examples=2, phases=[Phase.generate])
 @given(data=st.data())
 def test_what_a_sweep_promises_is_that_of_brute_force(make, asked, data):
     """The best of recommended points and of others, the best of each strategy, and the front, whatever is ranked by."""
@@ -204,7 +204,7 @@ def test_what_a_sweep_promises_is_that_of_brute_force(make, asked, data):
 
 
 @pytest.mark.parametrize("asked", [questions, pictures])
-@settings(quick, max_examples=5, phases=[Phase.generate])
+@settings(quick, max_examples=3, phases=[Phase.generate])
 @given(data=st.data())
 def test_no_faster_link_or_device_and_no_more_memory_makes_the_best_of_a_sweep_slower(make, asked, data):
     scenario = data.draw(asked(make))

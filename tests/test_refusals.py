@@ -114,12 +114,12 @@ def test_files_have_a_limit(tmp_path):
 @pytest.mark.parametrize(
     ("skips", "command", "words"),
     [
-        (0, "sweep", f"unet has 1000 layers, must have at most {MAX_SWEPT_LAYERS} where"),
-        (4000, "run --strategy pulse", "has 1000 layers, must have at most 512 where its"),
+        (0, "sweep", f"unet has 520 layers, must have at most {MAX_SWEPT_LAYERS} where"),
+        (4000, "run --strategy pulse", "has 520 layers, must have at most 512 where its"),
     ],
 )
 def test_large_models_are_refused_where_they_would_take_long(tell, elsewhere, skips, command, words):
-    write(elsewhere / "large", "large", layers=1000, skips=skips)
+    write(elsewhere / "large", "large", layers=520, skips=skips)
     code, out, err = tell(*command.split(), "--model", "large", "--gpus", 8)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err

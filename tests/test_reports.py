@@ -25,16 +25,6 @@ def trained():
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    return sim.sweep("pixart", "a100-nvlink-8", 4, resolution=1024, steps=8, workers=1)
-
-
-@pytest.fixture(scope="module")
-def scaling():
-    return sim.sweep("sd21", gpus=[2, 4, 8], strategy="ddp,zero2", workers=1)
-
-
-@pytest.fixture(scope="module")
 def result():
     return sim.run("sd21", "diffusionpipe", gpus=8, pipeline_degree=4, micro_batches=8, batch_size=256)
 
@@ -165,7 +155,7 @@ setTimeout(() => done([plot.querySelector(".hoverlayer").textContent, plot.layou
 
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver is installed")
 @pytest.mark.slow
-def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, sampled, scaling, result):
+def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, result):
     from selenium import webdriver  # noqa: PLC0415  only where there is a browser
     from selenium.webdriver.chrome.service import Service  # noqa: PLC0415
     from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415
@@ -178,7 +168,7 @@ def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, s
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
         phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-        for number, (answer, figures) in enumerate(((trained, 3), (sampled, 3), (scaling, 3), (result, 1))):
+        for number, (answer, figures) in enumerate(((trained, 3), (result, 1))):
             answer.write_report(tmp_path / f"{number}.html")
             driver.get((tmp_path / f"{number}.html").as_uri())
             assert driver.execute_script("return document.querySelectorAll('.main-svg').length") >= figures

@@ -42,7 +42,7 @@ WITHOUT_POINTS = {
 offers points."""
 
 
-@pytest.mark.parametrize("half", range(2))
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_check_holds_for_every_point(make, name, half):
     for scene in sorted(SCENES.keys() - WITHOUT_POINTS.get(name, set()))[half::2]:

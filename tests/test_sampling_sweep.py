@@ -31,10 +31,15 @@ def pixart(num_gpus=4, cluster="a100-nvlink-8", resolution=512, steps=4, **workl
     return SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
 
 
+def halved(scenario):
+    """The same on nodes of four GPUs."""
+    return replace(scenario, cluster=replace(scenario.cluster, devices_per_node=4))
+
+
 SCENARIOS = {
     "nvlink": pixart,
     "pcie, three images": lambda: pixart(4, "l40-pcie-8", 1024, batch_size=3),
-    "two nodes": lambda: pixart(16, "p4de", 512, 2, guidance="none"),
+    "two nodes": lambda: halved(pixart(8, "p4de", 512, 2, guidance="none")),
     "guidance in parallel, six devices": lambda: pixart(6, guidance="parallel", batch_size=2),
     "u-net": lambda: SamplingScenario(
         load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)

@@ -149,7 +149,7 @@ def test_a_server_is_started_with_all_its_flags_and_what_none_sets_is_said(capsy
 
 def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(files):
     (files / "prices.toml").write_text("h100-nvlink-8 = 20\nl20-pcie-8 = 0.5\n")
-    asks = {"rate": 2, "policy": "fcfs", "price": "prices.toml", "duration": 300}
+    asks = {"rate": 2, "policy": "fcfs", "price": "prices.toml", "duration": 99}
     found = sim.serve("pixart", "h100-nvlink-8,l20-pcie-8", "1-16", slo=4, **asks)
     label, words = found.verdict.panel.lines[0]
     assert (label, found.best.plan.cluster) == ("cheapest", "l20-pcie-8")
@@ -255,9 +255,14 @@ def test_the_help_fits_two_screens(capsys, monkeypatch):
 
 
 def test_an_experiment_asks_the_same(capsys, files):
-    (files / "q.toml").write_text('service = "service.csv"\ngpus = 2\nrate = 0.2\nslo = 9\ncapacity = true\n')
+    (files / "q.toml").write_text(
+        'service = "service.csv"\ngpus = 2\nrate = 0.2\nslo = 9\nduration = 99\ncapacity = true\n'
+    )
     assert main(["serve", "--experiment", "q.toml", "--json"]) == 0
-    assert capsys.readouterr().out == asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --capacity --json")[1]
+    assert (
+        capsys.readouterr().out
+        == asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --duration 99 --capacity --json")[1]
+    )
 
 
 def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):

@@ -15,7 +15,8 @@ from profiles.errors import InputError
 ROOT = Path(__file__).parents[1]
 TINY = json.loads((ROOT / "profiles/measuring/counting/configs.json").read_text())["tiny_pixart"]
 SMALL = {"model": "pixart", "gpus": 2, "batch_size": 8, "micro_batches": 2, "resolution": 64}
-LORA = {"trainable": "lora:4"}
+INTERLEAVED = {"strategy": "interleaved", "pipeline_degree": 2, "gpus": 4}
+LONG = pytest.mark.long
 PATHS = {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
 PATHS |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 PIPED = {"env": os.environ | PATHS | {"HF_HUB_OFFLINE": "1"}, "stdout": subprocess.PIPE, "text": True}
@@ -67,11 +68,15 @@ def ranks():
     ("runtime", "point"),
     [
         ("fsdp2", {"strategy": "fsdp", "checkpointing": "selective"}),
-        ("accelerate", {"strategy": "ddp", "checkpointing": "block", "bucket_MB": 50}),
-        ("accelerate", {"strategy": "fsdp", "checkpointing": "block", "gpus": 4, "shard_size": 2}),
-        ("deepspeed", {"strategy": "zero2", "checkpointing": "block"}),
+        ("accelerate", {"strategy": "fsdp", "checkpointing": "block"}),
         ("deepspeed", {"strategy": "zero3", "checkpointing": "block"}),
-        ("torch-pipelining", {"strategy": "interleaved", "pipeline_degree": 2, "gpus": 4} | LORA),
+        ("torch-pipelining", INTERLEAVED),
+        pytest.param(
+            "accelerate", {"strategy": "ddp", "checkpointing": "block", "bucket_MB": 50}, marks=LONG
+        ),
+        pytest.param("accelerate", {"strategy": "fsdp", "gpus": 4, "shard_size": 2}, marks=LONG),
+        pytest.param("deepspeed", {"strategy": "zero2", "checkpointing": "block"}, marks=LONG),
+        pytest.param("torch-pipelining", INTERLEAVED | {"trainable": "lora:4"}, marks=LONG),
     ],
 )
 def test_a_written_script_trains_the_network_of_its_configuration(tmp_path, ranks, runtime, point):
@@ -124,7 +129,11 @@ torch.seed()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "offloading", [{"encoders": "offloaded"}, {"offload": "model"}, {"offload": "sequential"}]
+    "offloading",
+    [
+        {"offload": "model"},
+        *(pytest.param(of, marks=LONG) for of in ({"encoders": "offloaded"}, {"offload": "sequential"})),
+    ],
 )
 def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
@@ -135,7 +144,7 @@ def test_a_written_script_samples_with_diffusers(tmp_path, ranks, offloading):
     assert (tmp_path / "image.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_script_of_replicas_draws_another_image_in_each(tmp_path, ranks):
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 2, "steps": 2, "resolution": 256}
     sim.launch(**asked, strategy="hybrid", batch_size=2, runtime="diffusers").write(tmp_path)

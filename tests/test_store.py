@@ -191,7 +191,7 @@ def test_a_full_disk_under_the_store_costs_a_warning(tmp_path, uninterrupted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 9])  # Ctrl-C, a kill
+@pytest.mark.parametrize("number", [pytest.param(2, marks=pytest.mark.long), 9])  # Ctrl-C, a kill
 def test_a_killed_sweep_goes_on_to_the_same_bytes_and_leaves_no_process(tmp_path, number):
     """Struck once the store holds answers, whose rows no later run replays again."""
     asked = "sweep --model sd21 --gpus 4 --batch-size 16 --strategy ddp,gpipe,1f1b,zero2 --json"

@@ -118,7 +118,7 @@ def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdic
 
 
 def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, monkeypatch, capsys):
-    for width in (60, 80, 100, 140):
+    for width in (60, 140):
         monkeypatch.setattr(blocks, "console", lambda width=width: Console(width=width, highlight=False))
         for sweep in (trained, drawn):
             print_blocks(sweep_blocks(sweep))
