@@ -1,5 +1,6 @@
 """Links and clusters made in code, a device as a file, and what is refused."""
 
+import ast
 import re
 from contextlib import contextmanager
 
@@ -107,3 +108,10 @@ def brief(command):
         return f"{command} --strategy {'single,ulysses' if '--steps' in command else 'ddp,zero2'}"
     times = {"sim serve": " --duration 99", "sim synthesize": " --time-limit 1"}
     return command + times.get(" ".join(command.split()[:2]), "")
+
+
+def given_to(name, text):
+    """The arguments of the only call of a name in some code."""
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    (made,) = (node for node in calls if getattr(node.func, "id", "") == name)
+    return {item.arg: item.value for item in made.keywords}

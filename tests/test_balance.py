@@ -81,6 +81,7 @@ def test_one_rank_waits_for_nobody_however_samples_are_given_to_it():
     assert ways["packed"].samples_per_s == pytest.approx(ways["random"].samples_per_s, rel=1e-12)
 
 
+@pytest.mark.long
 def test_a_mixture_of_lengths_makes_ranks_wait_39_percent_and_dividing_long_samples_halves_that():
     found = sim.balance(**VIDEOS, gpus=64, shapes="video-lengths")
     ways = {way.name: way for way in found.ways}

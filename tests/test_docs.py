@@ -25,10 +25,7 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/pages/**/*.md"))]
 }
 TUTORIAL = "docs/pages/tutorials/write_a_strategy.md"
-HEAVY = {
-    "docs/pages/index.md",
-    *(f"docs/pages/tutorials/{of}.md" for of in ("how_many_gpus", "serve", "train")),
-}
+HEAVY = {"index", *(f"tutorials/{name}" for name in ("how_many_gpus", "serve", "train", "video"))}
 """Pages whose sweeps take longest; what they show is much like what README.md does."""
 MEASURING = re.compile(r"(-m validate|sim measure) ")
 """Commands of `python -m validate`, whose parser also knows those of `sim measure`."""
@@ -117,7 +114,7 @@ def first_seen():
 
 def listed(pages):
     """Pages as parameters of a test; that of some takes too long for ``.ci/run``."""
-    return [pytest.param(page, marks=pytest.mark.long if page in HEAVY else ()) for page in pages]
+    return [pytest.param(page, marks=pytest.mark.long if page[11:-3] in HEAVY else ()) for page in pages]
 
 
 @pytest.mark.slow
@@ -173,7 +170,9 @@ def test_a_check_that_takes_seconds_holds(command, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page != TUTORIAL and blocks(page, "python")])
+@pytest.mark.parametrize(
+    "page", listed(page for page in PAGES if page != TUTORIAL and blocks(page, "python"))
+)
 def test_the_python_of_a_page_runs(page):
     for block in blocks(page, "python"):
         if "count(module" not in block:  # the reader's own module

@@ -29,6 +29,7 @@ PLACES = 0.02
 fitted = cache(fitted_cluster)
 
 
+@pytest.mark.long
 def test_the_committed_clusters_have_the_fitted_cluster():
     """All-to-all across sockets was measured on two boxes, which those that were not measured stand between."""
     for name, operation in product(EIGHT_CARDS, OPERATIONS):
@@ -43,6 +44,7 @@ def test_the_committed_clusters_have_the_fitted_cluster():
             assert reached == pytest.approx(efficiency, rel=rel)
 
 
+@pytest.mark.long
 def test_the_median_error_of_fitted_rows_vanishes_inside_the_bounds():
     for kind, size in product((RING, ALL_TO_ALL), FITTED):
         errors = [error_of(r, fitted()) for r in rows() if (USES[r["method"]], r.num_gpus) == (kind, size)]

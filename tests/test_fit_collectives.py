@@ -124,7 +124,7 @@ def test_a_refit_reproduces_the_shipped_files():
 
 
 @MEASURED
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_left_out_are_predicted_within_15_percent():
     """Sizes of all machines and networks, groups of the NVSwitch machines, nodes of p5; each median over one operation.
 

@@ -9,14 +9,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import fields
-from inspect import signature
 from itertools import product
 from math import prod
 from pathlib import Path
 from string import Template
 
 import pytest
-from making import refused
+from making import given_to, refused
 
 import sim
 from profiles.architectures.models import model_names
@@ -219,13 +218,6 @@ def test_a_command_line_has_the_flags_of_its_point(runtime, asked, flags):
     assert {flag: printed.get(flag) for flag in flags} == flags
 
 
-def given_to(name, text):
-    """The arguments of the only call of a name in some code."""
-    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-    (made,) = (node for node in calls if getattr(node.func, "id", "") == name)
-    return {item.arg: item.value for item in made.keywords}
-
-
 def distri_config(text):
     return {name: ast.literal_eval(value) for name, value in given_to("DistriConfig", text).items()}
 
@@ -263,28 +255,6 @@ def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
     assert 'scheduler="FM-ED"' in sim.launch(**third, guidance="batch").text
     with pytest.raises(InputError, match="of predictions on two groups of GPUs it has those of hunyuan"):
         sim.launch(**(third | {"gpus": 4}), guidance="parallel")
-
-
-PIPELINES = {
-    "qwen-image": "QwenImagePipeline", "wan2.2-ti2v-5b": "WanPipeline", "wan2.2-i2v-a14b": "WanImageToVideoPipeline",
-    "qwen-image-edit": "QwenImageEditPipeline", "qwen-image-edit-2511": "QwenImageEditPlusPipeline",
-    "flux-kontext": "FluxKontextPipeline", "cosmos-predict2-2b": "Cosmos2VideoToWorldPipeline",
-    "cosmos-predict2.5-2b": "Cosmos2_5_PredictBasePipeline", "cosmos3-nano": "Cosmos3OmniPipeline",
-    "ltx-2": "LTX2Pipeline", "ideogram-4": "Ideogram4Pipeline", "qwen-image-2.1": "QwenImage21Pipeline",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", PIPELINES)
-def test_the_call_of_a_written_script_is_one_that_its_pipeline_takes(model):
-    script = sim.launch(model, "single", "h200-ib", 1, steps=2, runtime="diffusers").text
-    takes = signature(getattr(pytest.importorskip("diffusers"), PIPELINES[model]).__call__)
-    given = takes.bind(None, **given_to("pipeline", script)).arguments
-    assert ("image" in given) == any(of in model for of in ("edit", "-i2v", "kontext", "predict2-"))
-    twice = (
-        "qwen" in model and model != "qwen-image-2.1"
-    )  # without a negative prompt it would make one prediction
-    assert ("negative_prompt" in given) == twice
 
 
 def test_fsdp2_shards_over_the_mesh_of_its_point():

@@ -112,7 +112,9 @@ FLUX = {"model": "flux-dev", "cluster": "l40-pcie-8", "gpus": 4, "device": "h100
 ALPHA = {"model": "pixart", "cluster": "l40-pcie-8", "gpus": 8}
 
 
-@pytest.mark.parametrize(("asked", "runtime"), [(FLUX, "xdit"), (ALPHA, "xdit-scripts")])
+@pytest.mark.parametrize(
+    ("asked", "runtime"), [(FLUX, "xdit"), pytest.param(ALPHA, "xdit-scripts", marks=pytest.mark.long)]
+)
 def test_the_headline_runs_and_is_within_five_per_cent_of_the_fastest_that_any_runtime_starts(asked, runtime):
     asked = asked | {"stack": "eager", "steps": 20, "resolution": 1024}
     sweep = sim.sweep(**asked, workers=1)

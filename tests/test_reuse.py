@@ -13,7 +13,7 @@ from sim.outcomes.runs import run_point
 from strategies.registry import strategies_of
 from validate.equal_blocks import equal_blocks_transformer
 
-POINTS = 16
+POINTS = 6
 """Of one strategy on one scene: of so many that neighbour on its candidates."""
 QUESTIONS = ("bound", "order_bound", "least_memory_bytes")
 TRAINED = ["skips, one node", "one frozen, data inner, small nodes", "cascade, self-conditioning, one node"]

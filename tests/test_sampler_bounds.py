@@ -38,7 +38,7 @@ def run(strategy, **options):
 @example((1, 4, 2, 1, 1), "l20-pcie-8", 1, (2, 2), "compiled")
 @example((1, 1, 1, 4, 2), "l20-pcie-8", 4, (6, 1), "eager")
 @example((1, 2, 2, 2, 2), "ascend910a-8node", 1, (2, 2), "eager")
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_no_run_of_a_grid_ends_before_its_bound(degrees, cluster, times, steps, stack):
     options = dict(zip(DEGREES, degrees, strict=True))
     if degrees[3] > 1:

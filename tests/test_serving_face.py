@@ -117,11 +117,11 @@ def test_the_answer_says_levers_and_what_is_nearly_full():
     [
         ("--rate 0.2 --duration 75", "requests are too few to tell: 300 without a miss would"),
         ("--rate 0.2 --policy sjf", "no server orders so: it takes a dispatcher of your own before the"),
-        ("--rate 0.2 --policy preemptive", "no runtime known here does"),
+        ("--rate 0.2 --policy preemptive --duration 300", "no runtime known here does"),
         ("--rate 1 --policy fcfs", "*: the queue grows; over a longer --duration these are more"),
         ("--rate 1 --duration 60", "s of what came in 60.0 s: the queue grows, and with it the latency"),
         ("--rate 0.2", "plans, best first, by p99; those that miss the SLO last"),
-        ("--capacity --slo 3 --policy fcfs", "none"),
+        ("--capacity --slo 3 --policy fcfs --duration 300", "none"),
         ("--rate 0.2 --slo-share 0.95", ", p95 "),
         ("--rate 1e4 --replicas 2x1 --duration 0.2 --policy fcfs", "10,000/s is more than the 0.5/s"),
         ("--rate 1e4 --replicas 2x1 --duration 0.2 --policy fcfs", "grows by 600,000 a minute"),

@@ -15,7 +15,7 @@ from strategies.serving.fcfs import FirstComeFirstServed
 
 SHAPE = Shape(64, 64, 1, 1)
 KINDS = (Kind(1.0, SHAPE),)
-REQUESTS = 20_000
+REQUESTS = 10_000
 
 
 def drawn(law, seed=7):

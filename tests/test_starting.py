@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
+from making import given_to
 
 import sim
 from profiles.errors import InputError
@@ -152,6 +154,28 @@ def test_the_script_of_replicas_draws_another_image_in_each(tmp_path, ranks):
         ranks(tmp_path, "sample.py", 1, f"{TINY_FLUX}\nimport os; os.environ['REPLICA'] = '{replica}'")
     one, other = ((tmp_path / f"image{replica}.png").read_bytes() for replica in range(2))
     assert one.startswith(b"\x89PNG") and one != other
+
+
+PIPELINES = {
+    "qwen-image": "QwenImagePipeline", "wan2.2-ti2v-5b": "WanPipeline", "wan2.2-i2v-a14b": "WanImageToVideoPipeline",
+    "qwen-image-edit": "QwenImageEditPipeline", "qwen-image-edit-2511": "QwenImageEditPlusPipeline",
+    "flux-kontext": "FluxKontextPipeline", "cosmos-predict2-2b": "Cosmos2VideoToWorldPipeline",
+    "cosmos-predict2.5-2b": "Cosmos2_5_PredictBasePipeline", "cosmos3-nano": "Cosmos3OmniPipeline",
+    "ltx-2": "LTX2Pipeline", "ideogram-4": "Ideogram4Pipeline", "qwen-image-2.1": "QwenImage21Pipeline",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PIPELINES)
+def test_the_call_of_a_written_script_is_one_that_its_pipeline_takes(model):
+    script = sim.launch(model, "single", "h200-ib", 1, steps=2, runtime="diffusers").text
+    takes = signature(getattr(pytest.importorskip("diffusers"), PIPELINES[model]).__call__)
+    given = takes.bind(None, **given_to("pipeline", script)).arguments
+    assert ("image" in given) == any(of in model for of in ("edit", "-i2v", "kontext", "predict2-"))
+    twice = (
+        "qwen" in model and model != "qwen-image-2.1"
+    )  # without a negative prompt it would make one prediction
+    assert ("negative_prompt" in given) == twice
 
 
 # What is written

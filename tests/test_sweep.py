@@ -31,7 +31,7 @@ TRAINING = [name for name, cls in strategies_of("train").items() if cls.task == 
 @pytest.fixture(scope="module")
 def scenario():
     """Stable Diffusion 2.1 on half a node, a few hundred points."""
-    return sd21(4, 32)
+    return sd21(4, 16)
 
 
 def sd21(num_gpus, batch_size, cluster="p4de", **workload):

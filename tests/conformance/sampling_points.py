@@ -11,7 +11,7 @@ from sim.replay.engine import simulate
 from strategies.plans.network import Network
 from strategies.registry import strategies_of
 
-MOST_POINTS = 6
+MOST_POINTS = 4
 """Of one sampler on one scene: evenly spread over those that it offers, the first and the last among them."""
 TOLERANCE_S = 1e-9
 ROUNDING = 1e-12

@@ -165,9 +165,9 @@ class Replays:
         return [point for whole in self.wholes for _, point in whole.parts]
 
     def _offered(self, name, scenario):
-        """All candidates of a strategy, and the neighbours of a few of them."""
+        """Every other candidate of a strategy, and the neighbours of a few of them."""
         try:
-            candidates = list(strategies_of("train")[name].candidates(scenario))
+            candidates = list(strategies_of("train")[name].candidates(scenario))[::2]
         except InfeasibleError as error:
             self.refused.add(error.kind)
             return []
