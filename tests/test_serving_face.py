@@ -149,7 +149,7 @@ def test_a_server_is_started_with_all_its_flags_and_what_none_sets_is_said(capsy
 
 def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(files):
     (files / "prices.toml").write_text("h100-nvlink-8 = 20\nl20-pcie-8 = 0.5\n")
-    asks = {"rate": 2, "policy": "fcfs", "price": "prices.toml", "duration": 99}
+    asks = {"rate": 2, "policy": "fcfs", "price": "prices.toml", "duration": 300}
     found = sim.serve("pixart", "h100-nvlink-8,l20-pcie-8", "1-16", slo=4, **asks)
     label, words = found.verdict.panel.lines[0]
     assert (label, found.best.plan.cluster) == ("cheapest", "l20-pcie-8")

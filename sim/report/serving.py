@@ -186,8 +186,8 @@ def load_warning(serving: Serving) -> str:
 
 
 def figures(value: float) -> str:
-    """Return seconds to three figures."""
-    return rounded(value, 3) if value else "0"
+    """Return seconds to three figures, or that no request was counted."""
+    return "-" if value == inf else rounded(value, 3) if value else "0"
 
 
 def _memory_lines(serving: Serving) -> Iterator[Line]:
