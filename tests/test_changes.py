@@ -32,7 +32,7 @@ QUESTIONS = [
     XDIT,
     *((*PIXART[:3], PIXART[3] | {"objective": objective}) for objective in ("cost", "pareto")),
     ("sd21", "p4de", 16, HALF),
-    ("sd3.5-large", "p4de", 16, CACHED),
+    pytest.param("sd3.5-large", "p4de", 16, CACHED, marks=LONG),
     ("hunyuan-1.5b", "p4de", 8, {"batch_size": 64, "memory": "24GiB", "strategy": "ddp,fsdp,1f1b,pulse"}),
 ]
 
@@ -75,6 +75,7 @@ def test_a_change_after_which_fewer_gpus_tie_says_that_they_are_enough():
     assert faster.words("ulysses") == "25% faster, ulysses still best on 4 GPUs"
 
 
+@pytest.mark.long
 def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():
     sweep = sim.sweep("wan2.1-14b", "l40-pcie-8", 8, steps=2, memory="50GiB", strategy="hybrid", workers=1)
     four = next(change for change in sweep.verdict.changes if change.name == "4 videos at once")

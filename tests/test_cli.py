@@ -452,7 +452,7 @@ def num_kept(store):
         return 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
     code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")

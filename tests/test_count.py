@@ -40,7 +40,7 @@ LARGE = (
     *("cdm-lsun", "sana-1.6b", "sana-sprint-1.6b", "sd-turbo", "sdxl-turbo", "sdxl-lightning"),
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
-QUICK = ("pixart", "uvit-h")
+QUICK = ("uvit-h",)
 OTHERS = [name for name in ARCHITECTURES if name not in QUICK + LARGE]
 
 

@@ -214,6 +214,7 @@ def test_a_sweep_a_result_and_a_file_are_compared_in_any_combination(batches, fo
         sim.compare(best, sweep, question="0z")
 
 
+@pytest.mark.long
 def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_for_asked():
     given = {"gpus": 8, "strategy": "ddp,gpipe", "workers": 1}
     found = sim.compare(*(sim.sweep("sd21", objective=one, **given) for one in ("throughput", "memory")))

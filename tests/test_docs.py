@@ -167,6 +167,7 @@ def test_every_check_of_the_documents_is_a_command():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [one for one in CHECKS if one.split(" ", 3)[-1].startswith(CHEAP)])
+@pytest.mark.long
 def test_a_check_that_takes_seconds_holds(command, capsys):
     assert check(shlex.split(command.split("-m validate ")[1])) == 0
     assert capsys.readouterr().out
@@ -182,7 +183,13 @@ def test_the_python_of_a_page_runs(page):
             exec(compile(smaller(block), page, "exec"), {})
 
 
-@pytest.mark.parametrize("question", [("train", "sd21", "p4de", 8), ("sample", "pixart", "l20-pcie-8", 8)])
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(("train", "sd21", "p4de", 8), marks=pytest.mark.long),
+        ("sample", "pixart", "l20-pcie-8", 8),
+    ],
+)
 def test_the_page_of_winners_says_what_a_sweep_answers(question):
     """Two cells of many: all of them take an hour."""
     answers = json.loads((ROOT / "docs/pages/winners.json").read_text(encoding="utf-8"))
@@ -192,7 +199,7 @@ def test_the_page_of_winners_says_what_a_sweep_answers(question):
     assert again == shown | {"band": pytest.approx(shown["band"], rel=0.01)}  # bands follow the ledger
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_that_the_tutorial_makes_of_a_strategy_runs(tmp_path):
     """A file, as a notebook is run from top to bottom."""
     strategy, _, sweep = blocks(TUTORIAL, "python")

@@ -51,7 +51,7 @@ sys.exit(main([*head, *{words}]))
     assert done.stderr.endswith(f"error: count needs torch: pip install 'diffusim[{extra}]'\n")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_examples_do_what_they_say(tell, elsewhere):
     """But those with many GPUs, and those that a page shows, which run as its commands."""
     pages = [ROOT / "README.md", *(ROOT / "docs/pages").glob("**/*.md")]

@@ -200,7 +200,9 @@ def test_launches_are_matched_in_order_and_what_has_no_counterpart_grows_by_its_
     assert cat == Kernel("pointwise", 1, 1, 9, image_m=9)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(of, marks=pytest.mark.long) if of == "tiny-sd" else of for of in TINY]
+)
 def test_kernels_grow_as_they_are_counted_at_another_resolution(name):
     """Matrix products, convolutions and attention at twice the height, against those at once; U-ViT at half."""
     model, factor = count_model(TINY[name]), Fraction(1, 2) if "uvit" in name else Fraction(2)

@@ -450,6 +450,7 @@ TRAINING = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_option_of_training_is_printed_noted_or_refused():
     runs = {
         "fsdp": ("accelerate", "fsdp2"),

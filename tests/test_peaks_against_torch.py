@@ -131,7 +131,11 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "autocast"),
-    [("unet", True), ("pixart", True), pytest.param("flux", False, marks=pytest.mark.long)],
+    [
+        ("pixart", True),
+        pytest.param("unet", True, marks=pytest.mark.long),
+        pytest.param("flux", False, marks=pytest.mark.long),
+    ],
 )
 def test_peaks_are_within_three_percent_of_those_that_torch_tracks(models, name, autocast, monkeypatch):
     stack = replace(load_stack(), norms="float32" if autocast else "half")

@@ -178,6 +178,7 @@ def test_a_profile_is_a_model_folder_with_its_environment(tmp_path, capsys):
     assert "vae_encoder" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys):
     assert run(tmp_path, "--name", "first") == 0
     before = (tmp_path / "model.toml").read_text(encoding="utf-8")

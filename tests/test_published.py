@@ -60,6 +60,7 @@ def test_the_report_shows_every_experiment_and_every_row(monkeypatch):
     assert sum(one.predicted is not None for one in ledger.records if one.row.task == "train") == 8
 
 
+@pytest.mark.long
 def test_every_row_of_training_stands_in_the_ledger_once(ledger):
     rows = [one.row for one in ledger.records]
     assert rows[: len(all_published())] == list(all_published())
@@ -89,6 +90,7 @@ MEDIANS = {
 """Bounds on the median relative error of a table's numbers of one model, wider than it is by a quarter or so."""
 
 
+@pytest.mark.long
 def test_predictions_of_training_are_no_worse_than_they_were(ledger):
     """Bounds from above alone: what gets better breaks none. Table 2 also in points of the iteration."""
     errors = {}

@@ -147,6 +147,7 @@ def test_a_server_is_started_with_all_its_flags_and_what_none_sets_is_said(capsy
     assert "a replica of 1 GPU: vllm serve black-forest-labs/FLUX.1-dev --omni " in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(files):
     (files / "prices.toml").write_text("h100-nvlink-8 = 20\nl20-pcie-8 = 0.5\n")
     asks = {"rate": 2, "policy": "fcfs", "price": "prices.toml", "duration": 300}

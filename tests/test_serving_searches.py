@@ -39,6 +39,7 @@ def test_a_capacity_holds_the_slo_and_five_per_cent_more_does_not(table):
     assert not ask(table, gpus=2, rate=1.05 * rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
 
 
+@pytest.mark.long
 def test_processes_that_share_the_plans_change_nothing(table, monkeypatch):
     monkeypatch.setattr(workers, "LONG_S", 0.0)
     asked = {"gpus": 2, "capacity": True, "slo": 9}

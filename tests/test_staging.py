@@ -35,7 +35,7 @@ def passed_on(outputs):
     return [of.detach().requires_grad_(of.is_floating_point()) for of in outputs]
 
 
-@pytest.mark.parametrize("config", ["tiny_pixart", "tiny_unet"])
+@pytest.mark.parametrize("config", ["tiny_pixart", pytest.param("tiny_unet", marks=pytest.mark.long)])
 def test_stages_in_turn_return_and_learn_what_the_whole_network_does(tmp_path, config):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGS[config]), encoding="utf-8")
