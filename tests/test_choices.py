@@ -46,13 +46,6 @@ def test_the_choice_of_a_sweep_is_that_among_all_points(scenario, objectives):
         assert chosen.point.costs == true.point.costs
 
 
-@pytest.mark.long
-def test_the_choice_does_not_depend_on_what_else_was_simulated():
-    asked = {"strategy": "1f1b,gpipe,zero-bubble,diffusionpipe", "optimizer": "replicated", "batch_size": 256}
-    few, all_points = (sim.sweep("sd21", gpus=8, exhaustive=of, workers=1, **asked) for of in (False, True))
-    assert few.best_point().costs == all_points.best_point().costs
-
-
 def facts(point, scenario):
     return [fact(point, scenario) for fact in PREFERRED.values()]
 

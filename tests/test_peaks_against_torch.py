@@ -129,14 +129,10 @@ def models(tmp_path_factory):
     return {name: count(name) for name in NETWORKS}
 
 
-@pytest.mark.parametrize(
-    ("name", "autocast"),
-    [
-        ("pixart", True),
-        pytest.param("unet", True, marks=pytest.mark.long),
-        pytest.param("flux", False, marks=pytest.mark.long),
-    ],
-)
+OTHERS = (pytest.param(*of, marks=pytest.mark.long) for of in (("unet", True), ("flux", False)))
+
+
+@pytest.mark.parametrize(("name", "autocast"), [("pixart", True), *OTHERS])
 def test_peaks_are_within_three_percent_of_those_that_torch_tracks(models, name, autocast, monkeypatch):
     stack = replace(load_stack(), norms="float32" if autocast else "half")
     workload = TrainingWorkload(1, SAMPLES, checkpointing="block")

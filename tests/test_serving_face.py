@@ -256,14 +256,9 @@ def test_the_help_fits_two_screens(capsys, monkeypatch):
 
 
 def test_an_experiment_asks_the_same(capsys, files):
-    (files / "q.toml").write_text(
-        'service = "service.csv"\ngpus = 2\nrate = 0.2\nslo = 9\nduration = 99\ncapacity = true\n'
-    )
+    (files / "q.toml").write_text('service = "service.csv"\ngpus = 2\nrate = 0.2\nslo = 9\n')
     assert main(["serve", "--experiment", "q.toml", "--json"]) == 0
-    assert (
-        capsys.readouterr().out
-        == asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --duration 99 --capacity --json")[1]
-    )
+    assert capsys.readouterr().out == asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --json")[1]
 
 
 def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
