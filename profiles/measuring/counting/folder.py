@@ -106,8 +106,8 @@ def _model_text(name: str, model: ModelCount) -> str:
         values["predictions"] = architecture.predictions
     if architecture.steps is not None:
         values["steps"] = architecture.steps
-    sides = {"height": model.height, "width": model.width}
-    reference: dict[str, object] = sides | {"multiple": architecture.granularity}
+    reference: dict[str, object] = {"height": model.height, "width": model.width}
+    reference["multiple"] = architecture.granularity
     if architecture.largest is not None:
         reference["largest"] = architecture.largest
     if architecture.frames > 1:

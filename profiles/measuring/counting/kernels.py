@@ -10,7 +10,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from fractions import Fraction
 from math import prod
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -208,10 +208,8 @@ def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction)
     for index, launch in enumerate(launches):
         kernel = launch.kernel
         twin = other[pairs[index]].kernel if index in pairs and launch.operator not in cut else None
-        images = {"image_heads": 0, "image_m": kernel.m, "image_n": 0}
-        for key in (
-            ("heads", "m", "n") if twin is not None else ()
-        ):  # from 0 to all of it: sides may be rounded
+        images: dict[str, Any] = {"image_heads": 0, "image_m": kernel.m, "image_n": 0}
+        for key in ("heads", "m", "n") if twin else ():  # from 0 to all of it: sides may be rounded
             whole = int(getattr(kernel, key))
             more: Fraction = (int(getattr(twin, key)) - whole) / (growth - 1)
             images[f"image_{key}"] = min(max(round(more), 0), whole)
