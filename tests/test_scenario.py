@@ -131,6 +131,7 @@ WORKLOADS = {
         "cache_steps": lambda _: 0.5,
         "offload": lambda _: "layers:2",
         "attention": lambda _: "unfused",
+        "guided_predictions": lambda _: 4,
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")

@@ -56,8 +56,7 @@ def ask(
         raise wrong("max_batch", f"is {options.max_batch}, but `policy` {words} forms no batches")
     sites: list[Site]
     if asked:
-        scenario = asked[0].scenario
-        of = scenario.workload
+        scenario, of = asked[0].scenario, asked[0].scenario.workload
         usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
         kinds, trace = _kinds(options, usual, scenario.model)
         shapes = {kind.shape: kind.where for kind in reversed(kinds)}
