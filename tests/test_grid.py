@@ -39,10 +39,11 @@ def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
 
 
 def test_a_pass_holds_the_predictions_of_its_group(make):
-    cases = ("none", 1, 1, 4), ("batch", 1, 1, 8), ("parallel", 2, 1, 4), ("batch", 1, 4, 2)
-    for guidance, degree, data, batch in cases:
-        scenario = sampling(make, 8, guidance=guidance, batch_size=4)
-        assert Grid(data=data, guidance=degree, pipeline=8 // degree // data).batch(scenario) == batch
+    cases = ("none", 1, 4), ("batch", 1, 12), ("parallel", 2, 8), ("sequential", 2, 4)  # three for each image
+    for guidance, degree, batch in cases:
+        scenario = sampling(make, 8, guidance=guidance, batch_size=4, guided_predictions=3)
+        assert Grid(guidance=degree, pipeline=8 // degree).batch(scenario) == batch
+    assert Grid(data=4, pipeline=2).batch(sampling(make, 8, guidance="batch", batch_size=4)) == 2
 
 
 REFUSED = [

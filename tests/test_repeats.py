@@ -1,7 +1,5 @@
 """Runs of which only the first steps are replayed."""
 
-from dataclasses import replace
-
 import pytest
 from making import make_cluster, make_link
 from test_alike_groups import PIPED, asked, assert_measured_as_the_whole
@@ -38,13 +36,20 @@ def test_a_run_whose_steps_repeat_is_measured_by_its_first_steps(name):
     ("name", "parameters"), [("fsdp", {"context_degree": 4, "context": "ring"}), ("zero3", {}), ("ddp", {})]
 )
 def test_an_iteration_whose_micro_batches_repeat_is_measured_by_the_first(name, parameters):
-    strategy, workload = make(name, {**parameters, "micro_batches": 7}), TrainingWorkload(8, 112)
-    scenario = Scenario(load_model("pixart"), load_cluster("p4de"), workload)
+    strategy = make(name, {**parameters, "micro_batches": 7})
+    scenario = Scenario(load_model("pixart"), load_cluster("p4de"), TrainingWorkload(8, 112))
     (part,) = measured_parts(strategy, scenario)
     assert {getattr(op.action, "micro_batch", 0) for op in part.trace.plan.ops[0]} == {-1, *range(4)}
     assert_measured_as_the_whole(strategy, scenario)
-    given = scenario.under(replace(workload, frozen="cached"))  # all that is read lies there from the start
-    assert strategy.excerpt(given)[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("pixart", {"frozen": "cached"}), ("sd21", {"self_conditioning": 0.5}), ("cdm-lsun", {})],
+)
+def test_micro_batches_that_hold_all_inputs_or_do_not_repeat_are_measured_as_the_whole(model, options):
+    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 112, **options))
+    assert_measured_as_the_whole(make("ddp", {"micro_batches": 7}), scenario)
 
 
 def test_a_run_whose_steps_do_not_repeat_early_is_replayed_whole():
