@@ -285,10 +285,12 @@ def sweep(
     gpus = gpus_in(gpus) if isinstance(gpus, str) else plain_value(gpus)
     several = isinstance(gpus, list | tuple | range)
     started = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
+    done = []
     for one in started:
         with open_store(store, one) as answers:
-            run_sweep(one, report, workers, executor, answers)
-        with_views(one)
+            done.append(run_sweep(one, report, workers, executor, answers))
+        with_views(done[-1])
+    started = started.holding(done)
     if len(started.scalings) > 1 or price is not None:
         return started
     return started.scalings[0] if several else started.scalings[0].sweeps[0]
@@ -352,17 +354,16 @@ def start_sweep(
     request = request_of(model, cluster, gpus, options, **asked, arguments=(*ARGUMENTS, *SWEEPING))
     scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
     check_swept(scenario)
-    started = Sweep(
+    return Sweep(
         scenario,
         objectives(scenario)[0] if objective is None else objective,
+        tuple(swept_points(scenario, request.names, request.parameters, runtime)),
         top=plain_value(top),
         exhaustive=plain_value(exhaustive),
         relief=RELIEF if auto and isinstance(scenario, Scenario) else (),
         held=request.parameters,
         runtime=runtime,
     )
-    started.points = swept_points(scenario, request.names, request.parameters, runtime)
-    return started
 
 
 def _contenders(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | None:

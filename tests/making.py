@@ -79,9 +79,8 @@ def refused(match, kind=InputError):
 def swept(scenario, objective=None, names=None, fixed=None, workers=1, top=TOP):
     """A sweep over the points of a scenario, by what its task is ranked by unless told otherwise."""
     objective = objective or ("latency" if scenario.task == "sample" else "throughput")
-    sweep = Sweep(scenario, objective, find_points(scenario, names, fixed), top)
-    run_sweep(sweep, workers=workers)
-    return sweep
+    sweep = Sweep(scenario, objective, (*find_points(scenario, names, fixed),), top)
+    return run_sweep(sweep, workers=workers)
 
 
 def simulated(sweep):

@@ -62,7 +62,7 @@ def everything(scenario):
 
 def test_the_best_twenty_and_the_best_of_each_are_those_of_a_simulation_of_every_point(scenario, everything):
     for objective in SAMPLING.objectives:
-        exact, sweep = Sweep(scenario, objective, everything), swept(scenario, objective)
+        exact, sweep = Sweep(scenario, objective, tuple(everything)), swept(scenario, objective)
         scores = [[p.score(objective) for p in simulated(each)] for each in (sweep, exact)]
         if objective != "pareto":
             assert scores[0][:TOP] == scores[1][:TOP]
@@ -124,7 +124,7 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     print_blocks(sweep_blocks(sweep))
     out = capsys.readouterr().out
     assert "best: none; every point that fits leaves seams, which is not recommended" in out
-    assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None
+    assert Sweep(pixart(), points=(Point(None, "usp", reason="none"),)).best_point() is None
 
 
 def test_the_best_of_the_recommended_strategy_is_the_recommended_point_though_not_the_fastest():

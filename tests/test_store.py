@@ -178,8 +178,7 @@ def test_a_damaged_answer_is_refused_by_sweeps_and_comparisons(tmp_path, complet
 
 def test_a_full_disk_under_the_store_costs_a_warning(tmp_path, uninterrupted):
     scenario = sim.sweep("sd21", **SMALL).scenario
-    sweep = Sweep(scenario, points=find_points(scenario, SMALL["strategy"]))
-    plain = Sweep(scenario, points=find_points(scenario, SMALL["strategy"]))
+    sweep, plain = (Sweep(scenario, points=(*find_points(scenario, SMALL["strategy"]),)) for _ in range(2))
     run_sweep(plain, workers=1)
     with (
         Store(tmp_path / "store", scenario) as store,

@@ -47,7 +47,7 @@ def sweep(scenario):
 
 @pytest.fixture(scope="module")
 def everything(scenario):
-    return Sweep(scenario, "throughput", simulate_everything(scenario))
+    return Sweep(scenario, "throughput", tuple(simulate_everything(scenario)))
 
 
 def described(points):
@@ -74,9 +74,9 @@ def test_group_sizes_that_change_nothing_are_listed_once(scenario):
     alike = replace(result, parameters={**result.parameters, "group_size": 4})
     slower = replace(alike, expected=replace(alike.expected, duration_s=9.0))
     points = [Point(small, "1f1b", result=result), Point(large, "1f1b", result=alike)]
-    assert Sweep(scenario, points=points).ranked() == points[:1]
+    assert Sweep(scenario, points=tuple(points)).ranked() == points[:1]
     points[1].result = slower
-    assert Sweep(scenario, points=points).ranked() == points
+    assert Sweep(scenario, points=tuple(points)).ranked() == points
 
 
 # What is swept
@@ -99,7 +99,7 @@ def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
     large = sd21(8, 8 * 4 * MAX_MICRO_BATCHES)
     points = find_points(large, ["ddp"], {"overlap": "none"})
     most = max(points, key=lambda point: point.parameters["micro_batches"])
-    sweep = Sweep(large, points=[most])
+    sweep = Sweep(large, points=(most,))
     run_sweep(sweep, workers=1)
     assert most.status == "infeasible"
     assert most.reason == "micro_batches(4096) exceeds 1024, the most of a sweep"

@@ -97,9 +97,8 @@ def replayed(name: str, point: Scenario, **parameters: Any) -> Trace:  # noqa: A
 
 def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points
     """The fastest point of a strategy that fits; None where none does."""
-    sweep = Sweep(point, "throughput", find_points(point, [name], fixed), top=1)
-    run_sweep(sweep, workers=1)
-    result = sweep.ranked()[0].result
+    points = tuple(find_points(point, [name], fixed))
+    result = run_sweep(Sweep(point, "throughput", points, top=1), workers=1).ranked()[0].result
     return result if result is not None and result.fits_memory else None
 
 

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -78,21 +79,22 @@ def sweep_command(options: argparse.Namespace) -> int:
     if options.print_experiment:
         return print_experiment(options)
     check_files(options)
-    answer, written = _start(options), False
+    started, done, written = _start(options), list[Sweep](), False
     try:
-        for sweep in answer:
+        for sweep in started:
             with (
                 api.open_store(options.store, sweep) as store,
                 on_cluster(options.dask) as workers,
                 _progress(sweep, verbose=options.verbose) as report,
             ):
-                run_sweep(sweep, report, store=store, **workers)
+                run_sweep(sweep, report, store=store, reached=done.append, **workers)
+        answer = started.holding(done)
         written = _write_complete(options, answer)
         return _show(options, answer)
     except KeyboardInterrupt:
         with postponed():
             if not written:
-                _write_reached(options, answer)
+                _write_reached(options, started.holding(done))
         raise
 
 
@@ -265,8 +267,9 @@ def _write_complete(options: argparse.Namespace, answer: Clusters) -> bool:
 def _write_reached(options: argparse.Namespace, answer: Clusters) -> None:
     """Write the rows of an interrupted sweep, and say where it goes on."""
     path, there = _incomplete(options, answer), sum(len(sweep.points) for sweep in answer)
-    for sweep in answer:
-        sweep.points = [point for point in sweep.points if point.reached]
+    answer = answer.holding(
+        [replace(of, points=tuple(point for point in of.points if point.reached)) for of in answer]
+    )
     statuses = Counter(point.status for sweep in answer for point in sweep.points)
     try:
         if statuses:  # else an earlier file may know more

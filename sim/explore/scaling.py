@@ -1,11 +1,11 @@
 """Scaling: sweeps over several numbers of GPUs, where more of them stop paying, and over several clusters."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, takewhile
+from dataclasses import dataclass, replace
+from itertools import chain, islice, takewhile
 from math import hypot, log
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from profiles.errors import counted
 from sim.explore.sweep import Sweep
@@ -163,6 +163,13 @@ class Clusters:
     def __repr__(self) -> str:
         words = ", ".join(f"{knee.result.cluster} {knee.result!r}" for knee, _ in self.ranked())
         return f"<Clusters, fastest first: {words or 'none'}>"
+
+    def holding(self, sweeps: Sequence[Sweep]) -> Self:
+        """Return the same with other sweeps in place of its first."""
+        every = chain(sweeps, islice(self, len(sweeps), None))
+        return replace(
+            self, scalings=tuple(replace(of, sweeps=(*islice(every, len(of)),)) for of in self.scalings)
+        )
 
     def ranked(self) -> list[tuple[Step, Sweep]]:
         """The knee and its sweep on each cluster on which something recommended fits, fastest first."""

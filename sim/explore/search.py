@@ -15,13 +15,13 @@ stages and one layer, less than any framework does.
 import heapq
 import os
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
@@ -37,26 +37,30 @@ from sim.outcomes.results import OUT_OF_MEMORY
 from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 
+S = TypeVar("S", bound=Sweep)
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
 
 
 @no_collection()
 def run_sweep(
-    sweep: Sweep,
+    sweep: S,
     report: Report | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     store: Store | None = None,
-) -> None:
-    """Bound all points of a sweep that are not, then simulate those that can still matter.
+    *,
+    reached: Callable[[S], object] = lambda _: None,
+) -> S:
+    """Return a sweep with all its points bounded, and those simulated that can still matter.
 
     Args:
-        sweep: its points are filled in as they are done.
+        sweep: its points are filled in as they are done; relief adds others to what is returned.
         report: called with the stage, how many points are done and how many there are.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: does the work in place of own processes; it is left running.
         store: what it knows is not done again, and what is done is kept in it.
+        reached: called with the sweep as it ends, also where it is interrupted.
     """
     report = (lambda *_: None) if report is None else report
     if not callable(report):
@@ -71,18 +75,19 @@ def run_sweep(
         if why := why_alone(strategies.values()):
             warn_caller(f"one process does the sweep: {why}", DiffusimWarning)
             processes = 1
-    sweep.workers = processes if executor is None else 1
+    sweep = replace(sweep, workers=processes if executor is None else 1)
     count = processes if executor is None else workers or LENT
     late = sweep.leading is not None  # beside others of its kind
     with Workers[tuple[str, Answers]](sweep.scenario, count, executor, late=late) as workforce:
         cache, again = Cache(workforce, store), list[Point]()
         if sweep.relief:  # what is known of points with relief is not asked again
             again = [point for point in sweep.points if point.checkpointing is not None]
-            sweep.points = [point for point in sweep.points if point.checkpointing is None]
-        fresh, timed = sweep.points, sweep.objective not in ("memory", "pareto")
+            plain = tuple(point for point in sweep.points if point.checkpointing is None)
+            sweep = replace(sweep, points=plain)
+        fresh, timed = [*sweep.points], sweep.objective not in ("memory", "pareto")
         try:
             while fresh:
-                coarse = timed and (sweep.leading is not None or fresh is not sweep.points)
+                coarse = timed and (sweep.leading is not None or bool(fresh[0].checkpointing))
                 unknown = [point for point in fresh if not point.reached]
                 _bound(sweep, unknown, cache, report, COARSE if coarse else BOUNDS)
                 again += [point for point in fresh if point.checkpointing is not None]
@@ -90,7 +95,10 @@ def run_sweep(
                     _simulate(sweep, [*sweep.points, *again], cache, report)
                     fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
-            sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
+            relieved = [point for point in again if point.status == "simulated"] or nearest(sweep, again)
+            sweep = replace(sweep, points=(*sweep.points, *relieved))
+            reached(sweep)
+    return sweep
 
 
 def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report, kind: str) -> None:

@@ -30,9 +30,9 @@ def objectives(scenario: AnyScenario) -> tuple[str, ...]:
     return TASKS[scenario.task].objectives
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sweep:
-    """A sweep, done or under way; where it was interrupted, its points hold what is known.
+    """A sweep; where it was interrupted, its points hold what is known.
 
     Attributes:
         scenario: what is swept over.
@@ -49,7 +49,7 @@ class Sweep:
 
     scenario: AnyScenario
     objective: str = "throughput"
-    points: list[Point] = field(default_factory=list)
+    points: tuple[Point, ...] = ()
     top: int = TOP
     leading: tuple[str, ...] | None = None
     exhaustive: bool = False

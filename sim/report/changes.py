@@ -220,10 +220,9 @@ def swept(
     leading: tuple[str, ...] = (),
 ) -> Sweep:
     """Return a sweep of the recommended points over a scenario; its best is exact, and that of leading strategies."""
-    good = [point for point in points if point.recommended]
+    good = tuple(point for point in points if point.recommended)
     objective = objectives(scenario)[0] if objective == "pareto" else objective
     again = replace(
         sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False, leading=leading
     )
-    run_sweep(again, workers=sweep.workers)
-    return again
+    return run_sweep(again, workers=sweep.workers)

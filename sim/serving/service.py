@@ -280,19 +280,20 @@ def _best_sampler(asked: Asked, shape: Shape, largest: Shape, gpus: int) -> Resu
     passed over, unless all do.
     """
     there, first = at_shape(asked.scenario, shape, gpus, 1), None
-    sweep = Sweep(there, "latency", top=1, held=asked.held, runtime=asked.runtime)
-    sweep.points = [
+    points = tuple(
         point
         for point in swept_points(there, asked.names, asked.held, asked.runtime)
         if point.num_gpus == gpus and (asked.names is not None or is_exact(point, there))
-    ]
-    while sweep.points:
-        run_sweep(sweep, workers=1)
+    )
+    while points:
+        sweep = run_sweep(
+            Sweep(there, "latency", points, top=1, held=asked.held, runtime=asked.runtime), workers=1
+        )
         if (best := sweep.best_point()) is None:
             break
         result = sweep.result_of(best)
         first, site = first or result, Simulated(asked.scenario, {gpus: cast("Sampler", best.strategy)})
         if largest == shape or site.run_s(gpus, largest) < inf:
             return result
-        sweep.points = [of for of in sweep.points if of.strategy != best.strategy]
+        points = tuple(of for of in points if of.strategy != best.strategy)
     return first

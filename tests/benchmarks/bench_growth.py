@@ -27,7 +27,7 @@ ROUNDS = 3
 
 def sweep(scenario, names=None):
     """Sweep over a scenario in one process; the points it has."""
-    swept = Sweep(scenario, points=find_points(scenario, names))
+    swept = Sweep(scenario, points=(*find_points(scenario, names),))
     run_sweep(swept, workers=1)
     return len(swept.points)
 

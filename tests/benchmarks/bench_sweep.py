@@ -35,9 +35,8 @@ def sd21(num_gpus):
 
 
 def explore(scenario, workers, names=("1f1b", "gpipe", "spp"), objective="throughput", top=TOP):
-    sweep = Sweep(scenario, objective, find_points(scenario, names), top)
-    run_sweep(sweep, workers=workers)
-    return sweep
+    sweep = Sweep(scenario, objective, (*find_points(scenario, names),), top)
+    return run_sweep(sweep, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
