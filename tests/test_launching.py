@@ -21,7 +21,7 @@ import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime, runs_in
-from sim.explore.legality import case_of, runtimes_of
+from sim.explore.legality import case_of, runtimes_of, starters
 from sim.launching.launch import launch_of
 from sim.report.results import NO_RUNTIME_TODAY, command_of, panel_of, speed_words
 from strategies.registry import class_of
@@ -102,22 +102,16 @@ def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
     assert "xdit" in sweep.verdict.runs_in
 
 
-def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
-    asked = {"model": "wan2.1-1.3b", "cluster": "h100-nvlink-8", "gpus": 4}
-    asked |= {"batch_size": 4, "frozen": "cached", "memory": "40GiB"}
-    sweep = sim.sweep(**asked, strategy="fsdp", workers=1)
-    best = sweep.rows()[0]
-    assert (best["relief"], best["runs_in"], sweep.verdict.runs_in) == ("selective", ["fsdp2"], ("fsdp2",))
-    launch = sim.launch(**asked, strategy="fsdp", **best["parameters"], checkpointing="selective")
-    assert launch.runtime == "fsdp2"
-    kept = sim.sweep(**asked, strategy="fsdp", workers=1, runtime="fastvideo-train")
-    simulated = [row for row in kept.rows() if row["status"] == "simulated"]
-    assert {row["relief"] for row in simulated} == {"block"}
-    assert all("fastvideo-train" in row["runs_in"] for row in simulated)
-    tuned = {**asked, "strategy": "fsdp", "trainable": "lora:16", "workers": 1}
-    assert not any("fastvideo-train" in (row["runs_in"] or ()) for row in sim.sweep(**tuned).rows())
-    with refused("runtime is fastvideo-train, which trains all weights and does not set trainable"):
-        sim.sweep(**tuned, runtime="fastvideo-train")
+@pytest.mark.parametrize("offload", ["none", "optimizer"])
+def test_what_a_sweep_says_to_run_is_written_and_fits(offload):
+    asked = {"batch_size": 32, "memory": "18.6GiB", "offload": offload, "strategy": "ddp,fsdp"}
+    sweep = sim.sweep("sd21", "p4de", 4, workers=1, **asked)
+    simulated = [point for point in sweep if point.status == "simulated"]
+    assert {point.checkpointing for point in simulated} > {None} or offload == "optimizer"
+    for point in simulated:
+        result = sweep.result_of(point)
+        assert starters(point, sweep.scenario) == runtimes_of(result)
+        assert all(launch_of(result, find_runtime(name)).files for name in runtimes_of(result))
 
 
 # What is printed

@@ -10,7 +10,7 @@ from profiles.software.levers import FP8, HALF
 from profiles.software.runtimes import OF_HEADS, Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Point, find_points
 from sim.outcomes.results import Result, unused_options
-from sim.outcomes.runs import parameters_of, run_point
+from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.tasks import TASKS
 from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
@@ -23,8 +23,9 @@ NO_RUNTIME: Final = "none known"
 OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
 """Parameters of samplers that change nothing of the whole image on one stage."""
 
-COMPILED: Final = ("compiled", "inductor")
-"""Stacks of torch.compile."""
+INDUCTOR: Final = "inductor"
+COMPILED: Final = ("compiled", INDUCTOR)
+"""Stacks of torch.compile; ``INDUCTOR`` is what it is without options."""
 TIMED: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
     "stack": ("", COMPILED), "precision": (HALF, (FP8,)), "all_to_all": (HALF, (FP8,)), "cache_steps": (0.0, ()),
 }  # fmt: skip
@@ -81,14 +82,19 @@ def always_recomputed(name: str) -> str:
 
 
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
-    """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
+    """The names of the runtimes that run a point of a sweep, so that it fits; none of one that does not exist."""
+    if point.strategy is None:
+        return ()
+    candidate = point.candidate(scenario)
 
     def make() -> tuple[str, ...]:
+        if point.result is not None:
+            return runtimes_of(with_source(point.result, candidate.strategy, candidate.at(scenario)))
         case = _case(point, scenario)
         there = [one for one in priced(scenario) if trains(one, scenario)] if case else []
         return tuple(one.name for one in there if case and not one.refusal(case))
 
-    return scenario.remember(("starters", point.strategy, point.num_gpus, point.checkpointing), make)
+    return scenario.remember(("starters", candidate, point.result is None), make)
 
 
 def trains(runtime: Runtime, scenario: AnyScenario) -> bool:
@@ -103,13 +109,13 @@ def is_unknown(scenario: AnyScenario) -> bool:
 
 def starts(point: Point, scenario: AnyScenario) -> bool:
     """Return whether a runtime runs a point; of a model that none knows, whether one does for a model that it knows."""
+    if not is_unknown(scenario):
+        return bool(starters(point, scenario))
 
     def make() -> bool:
         case = _case(point, scenario)
-        if case is None or not is_unknown(scenario):
-            return bool(starters(point, scenario))
-        known = ((one, replace(case, model=model)) for one in priced(scenario) for model in one.models or ())
-        return any(not one.refusal(other) for one, other in known)
+        known = ((one, model) for one in priced(scenario) for model in one.models or ())
+        return case is not None and any(not one.refusal(replace(case, model=of)) for one, of in known)
 
     return scenario.remember(("starts", point.strategy, point.num_gpus, point.checkpointing), make)
 
