@@ -15,9 +15,10 @@ from profiles.architectures.components import Component, Layer
 from profiles.architectures.models import MODELS, load_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import count_component, count_model
+from profiles.measuring.counting.dataflow import attended
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
-from profiles.measuring.counting.trace import OpaqueAttention
+from profiles.measuring.counting.trace import OpaqueAttention, record
 from profiles.measuring.counting.zoo import ARCHITECTURES, architecture
 from validate.__main__ import main
 
@@ -283,6 +284,21 @@ def test_a_locked_layer_passes_gradients_on_and_its_reads_of_an_input_are_noted(
     count = count_component(spec, 8, 8, "float32")
     assert [work.backward for work in count.work] == ["full", "input", "input"]
     assert count.reads == (("encoder", 1, 4 * 8 * 8 * 4),)
+
+
+class Reading(nn.Module):
+    """Lets an image attend to a text, and to itself beside it where ``whole``."""
+
+    def forward(self, image, text, whole):
+        read = torch.cat([text, image], 1) if whole else text
+        return nn.functional.scaled_dot_product_attention(image[:, None], read[:, None], read[:, None])
+
+
+def test_an_image_attends_to_itself_beside_a_text_of_any_length_but_not_to_a_text_alone():
+    for length in (2, 17, 18, 100):
+        for whole in (True, False):
+            sample = {"image": tensor(1, 16, 8), "text": tensor(1, length, 8), "whole": whole}
+            assert attended(record(Reading(), sample, grad=False)) == whole * (16 + length)
 
 
 def test_a_side_must_be_a_multiple_of_the_granularity():

@@ -93,8 +93,8 @@ class Kernel:
 
     @property
     def attends_to_itself(self) -> bool:
-        """Whether this is self-attention, as the columns of a layer have it."""
-        return self.kind == "attention" and is_of_itself(self.m, self.n)
+        """Whether this is self-attention, as the columns of a layer have it: of all tokens, or of an image's own."""
+        return self.kind == "attention" and (self.m == self.n or min(self.image_m, self.image_n) > 0)
 
     @property
     def of_tokens(self) -> bool:
@@ -107,15 +107,8 @@ class Kernel:
         return self.read_bytes + self.written_bytes + self.weight_bytes
 
 
-MOST_KEYS: Final = 1.125
-"""Keys per query of an image's tokens that also read a text whose keys and values are kept."""
 LayerKernels = tuple[tuple[Kernel, ...], ...]
 """Kernels of each layer of a component."""
-
-
-def is_of_itself(queries: int, keys: int) -> bool:
-    """Return whether attention grows with the square of the tokens; as if of equally short image and text it does."""
-    return queries <= keys <= MOST_KEYS * queries
 
 
 def class_flop(kernels: Iterable[Kernel]) -> dict[str, int]:

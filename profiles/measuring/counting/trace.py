@@ -29,8 +29,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
-from profiles.architectures.kernels import is_of_itself
-
 
 @torch.library.custom_op("diffusim::attention", mutates_args=())
 def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +141,7 @@ LAUNCH_NOTHING: Final = {aten._unsafe_view, aten.lift_fresh, aten.new_empty} | {
 
 
 class Ran(NamedTuple):
-    """An operator, the tensors that it read and wrote, and its other arguments."""
+    """An operator, the tensors that it read and wrote, its other arguments, and the lengths of what the pass reads."""
 
     func: OpOverload[..., Any]
     args: tuple[Any, ...]
@@ -151,6 +149,7 @@ class Ran(NamedTuple):
     result: object
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
+    lengths: frozenset[int] = frozenset()
 
     @property
     def launches(self) -> bool:
@@ -159,9 +158,11 @@ class Ran(NamedTuple):
 
     @property
     def attends_to_itself(self) -> bool:
-        """Whether this is self-attention."""
-        attends = self.func.overloadpacket is torch.ops.diffusim.attention
-        return attends and is_of_itself(*(of.shape[-2] for of in self.args[:2]))
+        """Whether this is self-attention: keys are those of its queries, and maybe of a text that the pass reads."""
+        if self.func.overloadpacket is not torch.ops.diffusim.attention:
+            return False
+        queries, keys = (of.shape[-2] for of in self.args[:2])
+        return keys - queries in {0, *self.lengths}
 
     @property
     def is_flat(self) -> bool:
@@ -218,9 +219,10 @@ class Trace:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what happens in one pass; operators on tensors with and without contents give tensors without."""
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: Iterable[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
+        self.lengths = frozenset(lengths)
 
     def __torch_dispatch__(
         self,
@@ -240,7 +242,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and _is_of_pairs(result.shape[-2:], result.dtype):
             return result
-        self.events.append(Ran(func, args, kwargs, result, tensors((args, kwargs)), tensors(result)))
+        reads = tensors((args, kwargs))
+        self.events.append(Ran(func, args, kwargs, result, reads, tensors(result), self.lengths))
         return result
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -267,7 +270,8 @@ NO_MASK: Final = staticmethod(lambda *_, **__: None)
 
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
     """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
-    recorder, parts = Recorder(), module.named_modules()
+    recorder = Recorder(side for of in tensors(sample) for side in of.shape[:2] if side > 1)
+    parts = module.named_modules()
     hooks = [part.register_forward_hook(partial(recorder.leave, path)) for path, part in parts]
     try:
         with (
