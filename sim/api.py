@@ -28,7 +28,7 @@ from sim.explore.legality import always_recomputed, check_heeded, check_runs, sw
 from sim.explore.relax import least_recomputed
 from sim.explore.search import run_sweep
 from sim.explore.store import Store, code_of
-from sim.explore.sweep import TOP, Report, objectives
+from sim.explore.sweep import TOP, Report
 from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, setting
 from sim.inputs.limits import check_exists, check_passes, check_swept
 from sim.inputs.scenarios import (
@@ -45,7 +45,7 @@ from sim.outcomes import results
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
-from sim.outcomes.tasks import SAMPLING
+from sim.outcomes.tasks import SAMPLING, TASKS
 from sim.report.views import Balance, Clusters, Result, Scaling, Serving, Sweep, with_views
 from sim.serving.answers import answer
 from sim.serving.inputs import ask, prices_of
@@ -356,7 +356,7 @@ def start_sweep(
     check_swept(scenario)
     return Sweep(
         scenario,
-        objectives(scenario)[0] if objective is None else objective,
+        TASKS[scenario.task].objectives[0] if objective is None else objective,
         tuple(swept_points(scenario, request.names, request.parameters, runtime)),
         top=plain_value(top),
         exhaustive=plain_value(exhaustive),

@@ -68,10 +68,12 @@ def test_a_change_is_what_the_sweep_with_its_flags_answers(model, cluster, gpus,
         assert not change.how or change.stays
 
 
-def test_a_change_after_which_fewer_gpus_tie_says_that_they_are_enough():
-    change = Change("twice the link", "", "ulysses", 0.984, stays=True, tie=False, num_gpus=4)
+def test_a_change_after_which_a_simpler_point_or_fewer_gpus_tie_says_that_they_are_enough():
+    said = [of.words("fsdp") for of in sim.sweep("sd21", gpus=8, strategy="ddp,fsdp").verdict.changes]
+    assert said[-1] == "ddp is enough, 3.8% slower"  # as ddp now ties, and sets up less
+    change = Change("twice the link", "", "ulysses", 0.984, stays=True, tie=False, num_gpus=4, enough=True)
     assert change.words("ulysses") == "ulysses on 4 GPUs is enough, 1.6% slower"
-    faster = replace(change, speed=1.25)
+    faster = replace(change, speed=1.25, enough=False)
     assert faster.words("ulysses") == "25% faster, ulysses still best on 4 GPUs"
 
 

@@ -15,8 +15,9 @@ from making import FREE, make_cluster, make_link
 import sim
 from profiles.errors import InfeasibleError
 from profiles.software.reserved import reserved_bytes
-from sim.explore.sweep import TOP, objectives
+from sim.explore.sweep import TOP
 from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes
+from sim.outcomes.tasks import TASKS
 from sim.replay import engine
 from strategies.registry import strategies_of
 from validate.equal_blocks import equal_blocks_transformer
@@ -197,7 +198,7 @@ def test_what_a_sweep_promises_is_that_of_brute_force(make, asked, data):
         device = replace(scenario.cluster.device, memory_bytes=peaks[2 * len(peaks) // 3])
         scenario = replace(scenario, cluster=replace(scenario.cluster, device=device))
         whole = sim.sweep(scenario, workers=1, exhaustive=True)
-    for objective in objectives(scenario):
+    for objective in TASKS[scenario.task].objectives:
         for top in (2, TOP):
             swept = sim.sweep(scenario, objective=objective, workers=1, top=top)
             assert promised(swept, objective, top) == promised(whole, objective, top), (objective, top)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +28,7 @@ from sim.report import rankings, scalings
 from sim.report.blocks import print_blocks
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
-from sim.report.numbers import milliseconds, sample_words
+from sim.report.numbers import sample_words
 from sim.report.page import write_sweep_report
 from sim.report.views import Clusters, Sweep
 
@@ -40,8 +39,6 @@ FEW_STEPS: Final = 8
 """Steps to which models are distilled, at most; distilled ones are seldom guided."""
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
-LEADS: Final = {"memory": "least memory", "cost": "cheapest"}
-"""What the leading point of a sweep is; of other objectives the fastest."""
 
 
 def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -85,7 +82,7 @@ def sweep_command(options: argparse.Namespace) -> int:
             with (
                 api.open_store(options.store, sweep) as store,
                 on_cluster(options.dask) as workers,
-                _progress(sweep, verbose=options.verbose) as report,
+                _progress(verbose=options.verbose) as report,
             ):
                 run_sweep(sweep, report, store=store, reached=done.append, **workers)
         answer = started.holding(done)
@@ -109,8 +106,8 @@ def _start(options: argparse.Namespace) -> Clusters:
 
 
 @contextmanager
-def _progress(sweep: Sweep, *, verbose: bool) -> Iterator[Report]:
-    """Show the stage of a sweep, the time that is left and the best so far on stderr, where that is a terminal."""
+def _progress(*, verbose: bool) -> Iterator[Report]:
+    """Show the stage of a sweep, and the time that is left, on stderr, where that is a terminal."""
     with _bar() if sys.stderr.isatty() else nullcontext() as bar:
         tasks: dict[str, Any] = {}
         start = refreshed = monotonic()
@@ -123,11 +120,10 @@ def _progress(sweep: Sweep, *, verbose: bool) -> Iterator[Report]:
             if bar is None:
                 return
             if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total, best="")
+                tasks[stage] = bar.add_task(stage, total=total)
             if done == total or monotonic() - refreshed > REFRESH_S:
                 refreshed = monotonic()
-                best = _best_words(sweep)
-                bar.update(tasks[stage], best=best, completed=done, total=total, refresh=True)
+                bar.update(tasks[stage], completed=done, total=total, refresh=True)
 
         yield report
 
@@ -135,23 +131,9 @@ def _progress(sweep: Sweep, *, verbose: bool) -> Iterator[Report]:
 def _bar() -> "Progress":
     """Return a bar on stderr, without a thread of its own: worker processes may be forked while it is shown."""
     from rich.console import Console
-    from rich.progress import Progress, TextColumn
+    from rich.progress import Progress
 
-    columns = *Progress.get_default_columns(), TextColumn("{task.fields[best]}")
-    return Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-
-
-def _best_words(sweep: Sweep) -> str:
-    """Return the point that leads so far and its time; empty where there is none.
-
-    The headline is chosen among points that are too close to call, once all are known.
-    """
-    simulated = (point for point in sweep.points if point.result is not None and point.recommended)
-    best = min(simulated, key=lambda point: point.score(sweep.objective), default=None)
-    if best is None or best.result is None or best.score(sweep.objective) == inf:
-        return ""
-    leads = LEADS.get(sweep.objective, "fastest")
-    return f"{leads} so far: {best.name}, {milliseconds(best.result.expected.duration_s)}"
+    return Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
 
 
 def _show(options: argparse.Namespace, clusters: Clusters) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
 from sim.explore.choices import Choice, choose
+from sim.explore.legality import starts
 from sim.explore.points import Point
 from sim.explore.relax import MOST_CHANGES, NOTHING_FITS, Question, relax
 from sim.outcomes.contents import content_of, inputs_of
@@ -23,11 +24,6 @@ Report = Callable[[str, int, int], None]
 """Called with the stage of a sweep, how many points are done and how many there are."""
 TOP: Final = 20
 """Number of best points that are exact."""
-
-
-def objectives(scenario: AnyScenario) -> tuple[str, ...]:
-    """Objectives of a sweep over a scenario; the first is the default."""
-    return TASKS[scenario.task].objectives
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,7 +55,7 @@ class Sweep:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if not is_one_of(self.objective, *(offered := objectives(self.scenario))):
+        if not is_one_of(self.objective, *(offered := TASKS[self.scenario.task].objectives)):
             rule = f"must be one of {', '.join(offered)} in a sweep of {TASKS[self.scenario.task].noun}"
             hint = "; cost is of sampling: `steps` or `task` sample" * is_one_of(self.objective, "cost")
             raise InputError(f"`objective` is {shown(self.objective)}, {rule}{hint}")
@@ -106,14 +102,21 @@ class Sweep:
     def ties(self) -> list[Point]:
         """The recommended points that the comparison with the best cannot tell from it, best first.
 
-        Only points that were simulated can tie; another name for the result of the best does not. Where memory is
-        ranked by, which is counted, nothing ties.
+        A slower one ties only if the best of its own strategy does not surely beat it. Only points that were simulated
+        can tie; another name for the result of the best does not. By memory, which is counted, nothing ties.
         """
         best = self.best_point()
         if best is None:
             return []
-        others = (point for point in self.ranked() if point.recommended and not point.same(best))
-        return [point for point in others if point.tied(best, self.objective)]
+        good = [point for point in self.ranked() if point.recommended]
+        first = {(point.name, starts(point, self.scenario)): point for point in reversed(good)}
+
+        def ties(point: Point) -> bool:
+            own = first[point.name, starts(point, self.scenario)]
+            faster = point is own or point.score(self.objective) <= best.score(self.objective)
+            return point.tied(best, self.objective) and (faster or point.tied(own, self.objective))
+
+        return [point for point in good if not point.same(best) and ties(point)]
 
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""

@@ -6,13 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
+from profiles.software.runtimes import find_runtime
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
 from sim.explore.answers import BOUNDS, REPLAY, answer_of, take_answer
-from sim.explore.legality import always_recomputed, swept_points
+from sim.explore.legality import INDUCTOR, always_recomputed, starters, swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
-from sim.explore.sweep import Sweep, objectives
+from sim.explore.sweep import Sweep
 from sim.outcomes.results import OUT_OF_MEMORY, Result
+from sim.outcomes.tasks import TASKS
 from sim.report.descriptions import differing
 from sim.report.numbers import compared, sample_words
 from strategies.plans.workloads import CACHED, ONLINE
@@ -45,6 +47,7 @@ class Change:
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
         fits: whether the answer as it is fits then.
         lacked: whether that best lacks memory without the change.
+        enough: whether it is slower than the answer, which would be no slower than it is.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Change:
     how: str = ""
     fits: bool = True
     lacked: bool = False
+    enough: bool = False
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """Return the new answer in words."""
@@ -68,16 +72,17 @@ class Change:
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
         why = ", which does not fit without that" if self.lacked else why
-        if where and self.fits and self.speed < 1:  # a tie with more GPUs
-            return f"{self.strategy}{where} is enough, {speed}"
+        how = f" with {self.how}" if self.how else ""
+        if self.enough:  # preferred among ties
+            return f"{self.strategy}{where}{how} is enough, {speed}"
         if self.stays:
-            return f"{speed}, {answer} still best{where}{f' with {self.how}' if self.how else ''}{why}"
+            return f"{speed}, {answer} still best{where}{how}{why}"
         close = f", {answer} too close to call" if self.tie else ""
         return f"{speed}, {self.strategy}{where} best{close}{why}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the change under public keys."""
-        return {key: value for key, value in asdict(self).items() if key not in ("fits", "lacked")}
+        return {key: value for key, value in asdict(self).items() if key not in ("fits", "lacked", "enough")}
 
 
 class Variation(NamedTuple):
@@ -89,8 +94,13 @@ class Variation(NamedTuple):
     recomputes: bool = False
 
 
-def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") -> Iterator[Variation]:
-    """Yield the scenario with one thing changed, of those that most often decide; the answer's GPUs decide on links."""
+def variations(
+    scenario: AnyScenario, num_gpus: int, checkpointing: str = "", stack: str = ""
+) -> Iterator[Variation]:
+    """Yield the scenario with one thing changed, of those that most often decide; the answer's GPUs decide on links.
+
+    In training ``stack`` is one that a runtime of the answer could set.
+    """
     workload: Any = scenario.workload
     cluster = scenario.cluster
 
@@ -104,6 +114,9 @@ def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") ->
         if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
             kind = CACHED if workload.frozen == ONLINE else ONLINE
             yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)
+        if stack and scenario.measured is None and scenario.stack.name == DEFAULT_STACK:
+            compiled = replace(scenario, stack=load_stack(stack), asked_stack="")
+            yield Variation(f"torch.compile (--stack {stack})", f"--stack {stack}", compiled)
     else:
         if scenario.measured is None:  # which is of one stack
             name = scenario.stack.name
@@ -135,7 +148,9 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
         if point.recommended and point.status == "simulated":
             first.setdefault(point.name, point)
     known = [*first.values()][:CONTENDERS]
-    changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or ""))
+    runtimes = map(find_runtime, starters(answer, sweep.scenario))
+    stack = INDUCTOR * any("stack" in one.sets for one in runtimes if sweep.runtime in (None, one.name))
+    changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or "", stack))
     always = sweep.runtime and always_recomputed(sweep.runtime)
     links = [one for one in changes if one.name.startswith("twice ")]
     alone = (one for one in changes if one not in links and not (one.recomputes and always))
@@ -167,13 +182,14 @@ def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Chang
     same = best if best.name == first.name else next((of for of in ranked if of.name == first.name), None)
     assert first.result is not None and best.result is not None
     stays = best is same
-    answer = first.candidate(scenario)
+    answer, before_per_s = first.candidate(scenario), sweep.samples_per_s(first)
+    kept = next((of for of in again.points if of.result and of.candidate(scenario) == answer), None)
     before = [of for of in sweep.points if (of.strategy, of.num_gpus) == (best.strategy, best.num_gpus)]
     return Change(
         variation.name,
         variation.flags,
         best.name,
-        sweep.samples_per_s(best) / sweep.samples_per_s(first),
+        speed := sweep.samples_per_s(best) / before_per_s,
         stays=stays,
         tie=same is not None and not stays and same.tied(best, sweep.objective),
         memory=best.result.peak_memory_bytes / held if (held := first.result.peak_memory_bytes) else 1.0,
@@ -181,6 +197,10 @@ def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Chang
         how=differing(first.result, best.result) if stays else "",
         fits=not any(p.kind == OUT_OF_MEMORY and p.candidate(scenario) == answer for p in again.points),
         lacked=bool(before) and all(of.kind == OUT_OF_MEMORY for of in before),
+        enough=speed < 1
+        and kept is not None
+        and kept.reason is None
+        and again.samples_per_s(kept) >= before_per_s,
     )
 
 
@@ -208,7 +228,7 @@ def _work_out(point: Point, scenario: AnyScenario) -> None:
 def fastest_of(sweep: Sweep) -> Result | None:
     """Return the fastest recommended point of a sweep that ranks by something else."""
     points = [replace(point) for point in sweep.points if point.checkpointing is None]
-    best = swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).fastest_point()
+    best = swept(sweep, points, sweep.scenario, TASKS[sweep.scenario.task].objectives[0]).fastest_point()
     return None if best is None else best.result
 
 
@@ -221,7 +241,7 @@ def swept(
 ) -> Sweep:
     """Return a sweep of the recommended points over a scenario; its best is exact, and that of leading strategies."""
     good = tuple(point for point in points if point.recommended)
-    objective = objectives(scenario)[0] if objective == "pareto" else objective
+    objective = TASKS[scenario.task].objectives[0] if objective == "pareto" else objective
     again = replace(
         sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False, leading=leading
     )

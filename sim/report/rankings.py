@@ -162,7 +162,7 @@ def memory_column(results: Sequence[Result]) -> Column:
 def legend(table: Table) -> Iterator[str]:
     """Yield the meanings of the marks and letters of a table: a line each."""
     if any(cell.endswith(TIE) for cell in table.columns[0].cells):
-        yield "tie: closer to the best than the error of comparing the two, which is small within one strategy"
+        yield "tie: not surely slower than the best, nor than others of its strategy, which compare with less error"
     if table.columns[-1].name == "runs in" and "-" in table.columns[-1].cells:
         yield f"runs in -: {NO_RUNTIME_TODAY}"
     cells = (cell for column in table.filled if column.words for cell in column.cells)
