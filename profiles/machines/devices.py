@@ -78,7 +78,8 @@ def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coeffi
         elif key == OVERLAP:
             values[key] = table.number(key, minimum=1.0)
         elif key == "cache_GB_per_s":
-            values[key] = table.number(key, minimum=values["GB_per_s"])
+            memory = max(rate for of, rate in values.items() if of.endswith("GB_per_s"))
+            values[key] = table.number(key, minimum=memory)
         else:
             unit = next((unit for unit in peaks if key.endswith(unit)), "")
             values[key] = table.positive(key, maximum=peaks.get(unit, inf))

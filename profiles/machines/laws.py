@@ -178,7 +178,10 @@ class AttentionLaw:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLaw:
-    """Seconds of kernels that do little but read and write, by kind."""
+    """Seconds of kernels that do little but read and write, by kind.
+
+    With ``cache_bytes``, the second-level cache keeps for them what the kernel before left there (``Traffic``).
+    """
 
     fixed_s: float
     pointwise_bytes_per_s: float
@@ -186,6 +189,8 @@ class MemoryLaw:
     layer_norm_bytes_per_s: float
     group_norm_bytes_per_s: float
     softmax_bytes_per_s: float
+    cache_bytes: float = 0.0
+    cache_bytes_per_s: float = 0.0
 
     def bytes_per_s(self, kind: str) -> float:
         """Bytes per second that kernels of a kind read and write."""
@@ -193,7 +198,8 @@ class MemoryLaw:
 
     def seconds(self, kind: str, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of kernels of a kind."""
-        return self.fixed_s + moved_bytes / self.bytes_per_s(kind)
+        traffic = Traffic(self.bytes_per_s(kind), self.cache_bytes, self.cache_bytes_per_s)
+        return self.fixed_s + traffic.seconds(moved_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from scipy.optimize import least_squares
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, Traffic
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.units import TFLOP, FloatArray
+from profiles.units import MICROSECOND, TFLOP, FloatArray, in_si
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.rows import Samples
 
@@ -353,15 +353,19 @@ def group_norm(rates: Coefficients) -> float:
     return sum(GROUP_NORM.values()) / seconds
 
 
-def launch_us(folder: Path, origin: Origin) -> float:
-    """Microseconds of a memory-bound kernel, however small."""
-    frame = rows.memory(folder, origin.launch, "add")
-    sizes, times = frame.bytes_min.to_numpy(float), frame.latency_us.to_numpy(float)
-    samples = Samples((sizes,), times, np.arange(len(frame), dtype=float))
+def fit_launch(folder: Path, origin: Origin) -> Fit:
+    """The time of a memory-bound kernel, however small, and where a cache shows that cache, fitted to its rows."""
+    frame = rows.memory(folder, origin.launch, "" if origin.cached else "add")
+    sizes, seconds = frame.bytes_min.to_numpy(float), frame.latency_us.to_numpy(float) * MICROSECOND
+    samples = Samples((sizes,), seconds, np.arange(len(frame), dtype=float))
     unknowns = {"fixed_us": (2.0, NO_BOUND), "GB_per_s": (1000.0, NO_BOUND)}
-    return fit(_seconds, samples, unknowns, {}).values["fixed_us"]
+    if origin.cached:
+        unknowns |= {"cache_MB": (50.0, NO_BOUND), "cache_GB_per_s": (2000.0, NO_BOUND)}
+    return fit(_seconds, samples, unknowns, {})
 
 
 def _seconds(values: Coefficients, samples: Samples) -> FloatArray:
-    """Microseconds of samples by their bytes."""
-    return np.asarray(values["fixed_us"] + samples.shapes[0] / (1e3 * values["GB_per_s"]))
+    """Seconds of samples by their bytes."""
+    law = in_si(values)
+    fixed_s = law.pop("fixed_s")
+    return np.asarray(fixed_s + Traffic(**law).seconds(samples.shapes[0]))

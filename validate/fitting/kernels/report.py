@@ -167,8 +167,11 @@ class Builder:
             where = f"{self._source(*origin.rows)}, {origin.device}"
             words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
         if origin.launch:
-            values["fixed_us"] = laws.launch_us(self.folder, origin)
-            words.append(f"fixed_us: add in {self._source(origin.launch)}")
+            fit = laws.fit_launch(self.folder, origin)
+            keys = ("fixed_us", *(CACHE_KEYS if origin.cached else ()))
+            values |= {key: fit.values[key] for key in keys}
+            operation = "" if origin.cached else "add in "
+            words.append(f"{', '.join(keys)}: {operation}{self._source(origin.launch)}: {fit}")
         values["group_norm_GB_per_s"] = laws.group_norm(values)
         words.append("group_norm: one pass as softmax and two as pointwise; not measured")
         return Coefficients(values, "; ".join(words))
@@ -190,7 +193,7 @@ def law_text(name: str, builder: Builder) -> str:
         "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
         "conv": ("forward", "data", "weight"),
         "attention": (*ATTENTION_KEYS, OVERLAP, WIDE_KEY, *CACHE_KEYS),
-        "memory": MEMORY_KEYS,
+        "memory": (*MEMORY_KEYS, *CACHE_KEYS),
     }
     peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
     classes = {
