@@ -12,8 +12,8 @@ gathers) and one of all-to-all (Ulysses). Each is the one at which the median lo
 Over 2 cards the rows take hardly longer than the compute alone and determine neither an efficiency nor the slowdown of
 compute beside collectives: these are priors (``PRIORS``, ``SLOWDOWN``). Rows of pipelines, which send messages, are
 checks. xDiT's rows do not say how many synchronous steps were run; none are assumed, as in the example of its README.
-The pipelines agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to
-15 %.
+The pipelines agree: with one, 8 cards would take 44 to 48 % longer at 4096 pixels than was published, with none 12 to
+16 %.
 """
 
 from argparse import Namespace
