@@ -1,8 +1,8 @@
 """Fits: coefficients that come nearest to measured seconds, and their errors on shapes left out.
 
 Residuals are logarithms of predicted over measured seconds, so that a launch of 5 us counts as much as one of 50 ms;
-beyond a tenth they count with their size, not its square. Every fifth shape in order is left out, then every fifth
-group (the shapes of one weight; the attentions of one kind of heads), so that no similar shape is fitted.
+beyond a tenth they count with their size, not its square. Every fifth group (the shapes of one weight; the attentions
+of one kind of heads) is left out, so that no similar shape is fitted.
 
 Products, convolutions and attention are fitted to measured shapes. Measured rows of attention are causal or not: a
 causal kernel computes half of the scores, and ``tile`` more keys per query where its tiles cross the diagonal; its
@@ -25,7 +25,7 @@ from profiles.files import read_text
 from profiles.machines.devices import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, Traffic
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.units import MICROSECOND, TFLOP, FloatArray, in_si
+from profiles.units import TFLOP, FloatArray, in_si
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.rows import Samples
 
@@ -50,23 +50,19 @@ NO_BOUND: Final = 1e9
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients fitted to all samples, and errors of each sample predicted by a fit that leaves it out.
+    """Coefficients fitted to all samples, and errors of each sample predicted by a fit without its fifth of the groups.
 
-    ``fixed`` are coefficients that were not fitted, ``bound`` those at their bounds, each with the value of a fit
-    without bounds; ``fitted`` are errors of the fit to all samples, ``shapes`` and ``groups`` of the left-out ones.
+    ``fixed`` were not fitted, ``bound`` are at their bounds; ``fitted`` are errors of the fit to all samples.
     """
 
     values: Mapping[str, float]
     fixed: Coefficients
-    bound: Mapping[str, float]
+    bound: Sequence[str]
     fitted: Errors
-    shapes: Errors
-    groups: Errors
+    left_out: Errors
 
     def __str__(self) -> str:
-        number = f"{len(self.shapes)} shapes"
-        words = f"{number}; left out, every fifth shape is predicted within {shown(self.shapes)}"
-        return words + (f", every fifth group of shapes within {shown(self.groups)}" if self.groups else "")
+        return f"{len(self.fitted)} shapes; without its fifth of them, each is predicted within {shown(self.left_out)}"
 
 
 def shown(errors: Errors) -> str:
@@ -75,36 +71,16 @@ def shown(errors: Errors) -> str:
 
 
 def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], fixed: Coefficients) -> Fit:
-    """Fit unknown coefficients beside given ones."""
+    """Fit unknown coefficients beside given ones; a single group is left out shape by shape."""
     values = _solve(predict, samples, unknowns, fixed)
-    by_shape, by_group = (
-        _left_out(predict, samples, unknowns, fixed, order)
-        for order in (np.arange(len(samples), dtype=float), samples.groups)
-    )
-    rests = [key for key, (_, most) in unknowns.items() if values[key] > AT_BOUND * most]
-    unbound = {key: (start, NO_BOUND) for key, (start, _) in unknowns.items()}
-    free = _solve(predict, samples, unbound, fixed) if rests else {}
-    bound = {key: free[key] for key in rests}
-    fitted = Errors(samples.seconds, predict({**fixed, **values}, samples))
-    return Fit(values, fixed, bound, fitted, by_shape, by_group)
-
-
-def _left_out(
-    predict: Predict,
-    samples: Samples,
-    unknowns: Mapping[str, Unknown],
-    fixed: Coefficients,
-    order: FloatArray,
-) -> Errors:
-    """Errors of each sample by a fit without its fold; none with only one fold."""
-    predicted = np.full(len(samples), np.nan)
-    for fold in range(FOLDS):
-        out = order % FOLDS == fold
-        if out.any() and not out.all():
-            values = _solve(predict, samples.at(~out), unknowns, fixed)
-            predicted[out] = predict({**fixed, **values}, samples.at(out))
-    seen = ~np.isnan(predicted)
-    return Errors(samples.seconds[seen], predicted[seen])
+    folds = (samples.groups if samples.groups.any() else np.arange(len(samples))) % FOLDS
+    left_out = np.empty(len(samples))
+    for out in (folds == fold for fold in set(folds)):
+        without = _solve(predict, samples.at(~out), unknowns, fixed)
+        left_out[out] = predict({**fixed, **without}, samples.at(out))
+    bound = [key for key, (_, most) in unknowns.items() if values[key] > AT_BOUND * most]
+    fitted = predict({**fixed, **values}, samples)
+    return Fit(values, fixed, bound, *(Errors(samples.seconds, seconds) for seconds in (fitted, left_out)))
 
 
 def _solve(
@@ -138,6 +114,7 @@ class Origin:
     device: str = ""
     stream: str = ""
     launch: str = ""
+    cache: str = ""
     note: str = ""
     cached: bool = False
     device_peak: float = 0.0
@@ -353,13 +330,20 @@ def group_norm(rates: Coefficients) -> float:
     return sum(GROUP_NORM.values()) / seconds
 
 
-def fit_launch(folder: Path, origin: Origin) -> Fit:
-    """The time of a memory-bound kernel, however small, and where a cache shows that cache, fitted to its rows."""
-    frame = rows.memory(folder, origin.launch, "" if origin.cached else "add")
-    sizes, seconds = frame.bytes_min.to_numpy(float), frame.latency_us.to_numpy(float) * MICROSECOND
-    samples = Samples((sizes,), seconds, np.arange(len(frame), dtype=float))
+BETWEEN_US: Final = 0.9
+"""Microseconds from the end of one kernel to the begin of the next in a stream that is never empty: launches of kernels
+of 2.9 us follow one another every 3.8 us, in a graph every 3.4 (V100; Gray, Getting Started with CUDA Graphs, NVIDIA,
+2019). Profilers, whose rows memory-bound kernels are, leave it out. With it the smallest ones take 2.7 us on A100 and
+2.6 on H100; the smallest products of a graph, timed with it, 2.9 and 2.6."""
+
+
+def fit_traffic(folder: Path, prefix: str, keys: Sequence[str]) -> Fit:
+    """The time of a memory-bound kernel however small, or with ``CACHE_KEYS`` the cache, fitted to rows."""
+    cached = "cache_MB" in keys
+    frame = rows.memory(folder, prefix, "" if cached else "add")
+    samples = rows.samples_of(frame, ["bytes_min"], ["bytes_min"])
     unknowns = {"fixed_us": (2.0, NO_BOUND), "GB_per_s": (1000.0, NO_BOUND)}
-    if origin.cached:
+    if cached:
         unknowns |= {"cache_MB": (50.0, NO_BOUND), "cache_GB_per_s": (2000.0, NO_BOUND)}
     return fit(_seconds, samples, unknowns, {})
 

@@ -166,12 +166,14 @@ class Builder:
             values |= {kind: ratio * rate for kind, rate in rates.items()}
             where = f"{self._source(*origin.rows)}, {origin.device}"
             words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
+        for prefix, keys in ((origin.launch, ("fixed_us",)), (origin.cache, CACHE_KEYS)):
+            if prefix:
+                fit = laws.fit_traffic(self.folder, prefix, keys)
+                values |= {key: fit.values[key] for key in keys}
+                words.append(f"{' and '.join(keys)}: {self._source(prefix)}: {fit}")
         if origin.launch:
-            fit = laws.fit_launch(self.folder, origin)
-            keys = ("fixed_us", *(CACHE_KEYS if origin.cached else ()))
-            values |= {key: fit.values[key] for key in keys}
-            operation = "" if origin.cached else "add in "
-            words.append(f"{', '.join(keys)}: {operation}{self._source(origin.launch)}: {fit}")
+            values["fixed_us"] += laws.BETWEEN_US
+            words.append(f"in fixed_us {laws.BETWEEN_US:g} us between two kernels")
         values["group_norm_GB_per_s"] = laws.group_norm(values)
         words.append("group_norm: one pass as softmax and two as pointwise; not measured")
         return Coefficients(values, "; ".join(words))
@@ -180,10 +182,7 @@ class Builder:
 def _bounds(fit: Fit) -> str:
     """Words for coefficients that rest on a bound."""
     words = "".join(f"; {key} is 0: no such cost shows" for key, value in fit.values.items() if value == 0)
-    return words + "".join(
-        f"; {key} rests on its bound, the peak (without it: {value:.{DIGITS}g})"
-        for key, value in fit.bound.items()
-    )
+    return words + "".join(f"; {key} rests on its bound, the peak" for key in fit.bound)
 
 
 def law_text(name: str, builder: Builder) -> str:
@@ -246,7 +245,7 @@ def layout_shares(folder: Path) -> dict[str, float]:
     return {"forward": forward, "gradient": (medians["training"] - forward) / GRADIENTS}
 
 
-COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
+COLUMNS: Final = ("device", "class", "shapes", "fitted", "left out", "coefficients")
 HEAD: Final = "\n[laws]\n"
 
 
@@ -276,11 +275,11 @@ def with_laws(path: Path, text: str) -> str:
 def _rows(builder: Builder, names: Sequence[str]) -> Iterator[list[str]]:
     for name in names:
         for kind, each in builder.classes(name).items():
-            errors = [""] * 4
+            errors = [""] * 3
             if fit := each.fit:
-                errors = [str(len(fit.shapes)), *map(_pair, (fit.fitted, fit.shapes, fit.groups))]
+                errors = [str(len(fit.fitted)), *map(_pair, (fit.fitted, fit.left_out))]
             yield [name, kind, *errors, ", ".join(f"{key} {value:.4g}" for key, value in each.values.items())]
 
 
 def _pair(errors: Errors) -> str:
-    return f"{100 * errors.median:.1f} / {100 * errors.tail:.1f} %" if errors else ""
+    return f"{100 * errors.median:.1f} / {100 * errors.tail:.1f} %"

@@ -114,9 +114,7 @@ def convolutions(folder: Path, prefix: str, part: KernelPart) -> Samples:
 def memory(folder: Path, prefix: str, operation: str, device: str | None = None) -> pd.DataFrame:
     """Memory-bound kernels of one operation, of any if it is '': columns bytes_min, latency_us, GBps_of_bytes_min."""
     frame = _read(folder, "memory_ops.csv")
-    chosen = frame[
-        frame.source_id.str.startswith(prefix) & frame.op.isin([operation] if operation else frame.op)
-    ]
+    chosen = frame[frame.source_id.str.startswith(prefix) & ((frame.op == operation) | (operation == ""))]
     if device is not None:
         chosen = chosen[chosen.device == device]
     if chosen.empty:
