@@ -35,4 +35,4 @@ def test_serial_requests_lie_inside_the_draws_of_their_mix_and_near_the_one_that
 @pytest.mark.slow
 def test_real_workers_behind_a_real_queue_answer_as_replayed():
     (row,) = live.compare("sleep", 20, 2, (0.7,))
-    assert abs(float(row[5].rstrip("%"))) < 30
+    assert max(abs(float(row[at].rstrip("%"))) for at in (5, 8)) < 5

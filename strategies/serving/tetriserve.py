@@ -50,10 +50,8 @@ class TetriServe(ElasticPolicy):
         for place, job in enumerate((*calm, *late)):
             if not free:
                 break
-            keeps = place < len(calm)
-            most = (
-                least_degrees(job, fleet)[0] if keeps else least_gpu_seconds(job, fleet, step_s=fleet.round_s)
-            )
+            keeps, each_s = place < len(calm), fleet.round_s
+            most = least_degrees(job, fleet)[0] if keeps else least_gpu_seconds(job, fleet, step_s=each_s)
             sizes = [gpus for gpus in fleet.choices(job.shape) if gpus <= min(most, free)]
             if size := max((gpus for gpus in sizes if not keeps or survives(job, gpus, fleet)), default=0):
                 given[job] = size

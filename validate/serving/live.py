@@ -1,15 +1,20 @@
 """The command ``serve``: requests to real worker processes behind a real queue, beside the replay of the same requests.
 
-A client asks whether or not earlier answers are there; an executor holds the queue, of which each idle worker takes the
-first; workers sleep, or draw with a small transformer. The replay gets the arrivals as they were, the client's own
-lateness included, and the seconds for which each request held its worker.
+A client asks whether or not earlier answers are there; a dispatcher holds the queue, and a thread of it for each worker
+takes the first request; workers sleep, or draw with a small transformer. The replay gets the arrivals as they were, the
+client's own lateness included, and the seconds of each request from its dispatch to its answer, in which its worker
+takes no other.
 """
 
 import argparse
 import multiprocessing
 import time
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from itertools import islice
+from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,16 +37,15 @@ NEAR: Final = 0.05
 
 
 class Asked(NamedTuple):
-    """A request as it was: when it was sent, its latency, and the seconds for which it held its worker."""
+    """A request as it was: when it was sent, its latency, and the seconds from its dispatch to its answer."""
 
     sent_s: float
     latency_s: float
     held_s: float
 
 
-def serve(service: str, steps: int) -> tuple[float, float]:
-    """Sleep, or draw an image on one thread; return its start and its end on the clock that all processes share."""
-    began = time.perf_counter()
+def serve(service: str, steps: int) -> None:
+    """Sleep, or draw an image on one thread."""
     if service == "sleep":
         time.sleep(steps * STEP_S)
     else:
@@ -51,15 +55,24 @@ def serve(service: str, steps: int) -> tuple[float, float]:
 
         torch.set_num_threads(1)
         draw.__wrapped__(Settings("sync-patch", steps=steps), steps)
+
+
+def answered(idle: "SimpleQueue[ProcessPoolExecutor]", service: str, steps: int) -> tuple[float, float]:
+    """Let an idle worker serve a request; return its dispatch and its answer on the clock of the client."""
+    began, worker = time.perf_counter(), idle.get_nowait()
+    worker.submit(serve, service, steps).result()
+    idle.put(worker)
     return began, time.perf_counter()
 
 
-def measure(workers: ProcessPoolExecutor, service: str, jobs: list[Job]) -> list[Asked]:
-    """Send requests at their arrivals to some workers; return them in the order of sending."""
+def measure(
+    dispatcher: ThreadPoolExecutor, ask: Callable[[int], tuple[float, float]], jobs: list[Job]
+) -> list[Asked]:
+    """Send requests at their arrivals to a dispatcher; return them in the order of sending."""
     began, sent = time.perf_counter(), []
     for job in jobs:
         time.sleep(max(0.0, job.arrival_s - (time.perf_counter() - began)))
-        sent.append((time.perf_counter(), workers.submit(serve, service, job.shape.steps)))
+        sent.append((time.perf_counter(), dispatcher.submit(ask, job.shape.steps)))
     return [Asked(at - began, (span := future.result())[1] - at, span[1] - span[0]) for at, future in sent]
 
 
@@ -73,13 +86,18 @@ def replayed(asked: list[Asked], workers: int) -> list[float]:
 
 def compare(service: str, requests: int, workers: int, loads: tuple[float, ...] = LOADS) -> list[list[str]]:
     """Measure and replay some requests at each load; a row for each."""
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        first: list[Asked] = []
+    with ExitStack() as stack:
+        dispatcher, first = stack.enter_context(ThreadPoolExecutor(workers)), list[Asked]()
+        idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+        for _ in range(workers):
+            own = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            idle.put(stack.enter_context(own))
+        ask = partial(answered, idle, service)
         for _ in range(2):  # the first requests start the workers and load torch
-            first = measure(pool, service, list(Load(KINDS, 1e9, 20e-9).jobs()))
+            first = measure(dispatcher, ask, list(Load(KINDS, 1e9, 20e-9).jobs()))
         rates = [load * workers / float(np.mean([of.held_s for of in first])) for load in loads]
         jobs = [list(islice(Load(KINDS, of, 2 * requests / of, seed=1).jobs(), requests)) for of in rates]
-        asked = [measure(pool, service, of) for of in jobs]
+        asked = [measure(dispatcher, ask, of) for of in jobs]
     runs = zip(loads, asked, jobs, strict=True)
     return [[service, f"{load:g}", *_row(workers, of, sent)] for load, of, sent in runs]
 
