@@ -494,7 +494,7 @@ def _check_served(service: str | None, given: Mapping[str, Any]) -> None:
 
 def _several(cluster: Any) -> Sequence[Any]:  # noqa: ANN401
     """Return the clusters of an argument: names with commas, a list, or one."""
-    several = cluster.split(",") if isinstance(cluster, str) else cluster
+    several = list(dict.fromkeys(cluster.split(","))) if isinstance(cluster, str) else cluster
     if isinstance(several, list | tuple) and not several:
         raise InputError("`cluster` names none")
     return several if isinstance(several, list | tuple) else (several,)

@@ -123,6 +123,7 @@ def test_the_answer_says_levers_and_what_is_nearly_full():
         ("--rate 0.2", "plans, best first, by p99; those that miss the SLO last"),
         ("--capacity --slo 3 --policy fcfs --duration 300", "none"),
         ("--rate 0.2 --slo-share 0.95", ", p95 "),
+        ("--rate 0.2 --slo-share 0.5", " held s use per request"),
         ("--rate 1e4 --replicas 2x1 --duration 0.2 --policy fcfs", "10,000/s is more than the 0.5/s"),
         ("--rate 1e4 --replicas 2x1 --duration 0.2 --policy fcfs", "grows by 600,000 a minute"),
         ("--requests trace.csv --policy fcfs --replicas 2x1", "p50 4 s for 5 s (-20.0%)"),
@@ -162,9 +163,13 @@ def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(fi
 
 
 def test_of_several_clusters_a_note_is_said_once(capsys):
-    words = "--model PixArt-alpha/PixArt-XL-2-1024-MS --cluster h100-nvlink-8,l20-pcie-8 --gpus 1 --rate 0.1"
-    assert main(["serve", *words.split(), "--slo", "9", "--duration", "300"]) == 0
-    assert capsys.readouterr().err.count("is pixart") == 1
+    words = (
+        "--model PixArt-alpha/PixArt-XL-2-1024-MS --cluster h100-nvlink-8,l20-pcie-8,h100-nvlink-8 --gpus 1"
+    )
+    assert main(["serve", *words.split(), "--rate", "0.1", "--slo", "9", "--duration", "300"]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("is pixart") == 1
+    assert "of h100-nvlink-8, l20-pcie-8, stack" in out.replace("│\n│          ", "")
 
 
 def test_files_are_written_before_the_answer_whose_reader_may_leave(capsys, files, monkeypatch):
@@ -280,6 +285,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
     ("words", "says"),
     [
         ("--rate 0", "--rate is '0', must be a number above 0"),
+        ("--rate 1-", "--rate is '1-', must be a number above 0"),
         ("--rate 9/day", "--rate is '9/day', must be a second, or such as 20/h or 5/min"),
         ("--rate 1 --slo 0", "--slo is '0', must be a number above 0"),
         ("--rate 1 --slo x", "--slo is 'x', must be a number above 0"),
@@ -295,6 +301,17 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
         ("--rate 1 --max-batch 8 --policy sjf", "--max-batch is 8, but --policy sjf forms no batches"),
         ("--rate 1 --max-batch 3 --gpus 1", "service.csv: has no row of height 1024"),
         ("--rate 1 --gpus 1 --replicas 1x2", "--gpus is 1, but 1x2 takes 2"),
+        ("--rate 1 --replicas 5000x1", "--gpus is 5000, must be from 1 to 4096"),
+        (
+            "--rate 1 --policy rssp --replicas 2x1",
+            "--replicas is '2x1', but --policy rssp divides the GPUs itself",
+        ),
+        (
+            "--rate 1 --price none.toml",
+            "--price is 'none.toml', but the times of --service are of no cluster",
+        ),
+        ("--rate 1 --out r.txt", "--out is 'r.txt', must end in .csv\n"),
+        ("--gpus 1-4 --slo 9 --arrivals closed:3", "--gpus is '1-4', but --arrivals closed:3 have no rate"),
         ("--rate 9 --gpus 1-4 --slo 9", "no plan holds the SLO on up to 4 GPUs; fewer than 36 cannot"),
         ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),
         ("--rate 1 --mix half.toml", "half.toml: share: those of its 1 class add up to 0.5, must be 1"),

@@ -8,12 +8,13 @@ import pytest
 import sim
 from profiles.errors import InputError
 from sim.explore import workers
-from sim.report.serving import load_warning
+from sim.report.serving import load_warning, plan_words
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import ServingOptions
 from sim.serving.service import Tabled
 from strategies.policy import Shape, Times
+from strategies.serving.elastic import Elastic
 from strategies.serving.fcfs import FirstComeFirstServed
 
 SHAPE = Shape(1024, 1024, 1, 20)
@@ -71,6 +72,11 @@ def test_gaps_have_the_coefficient_of_variation_asked_for():
 )
 def test_a_span_of_rates_is_told_from_an_exponent(text, rates):
     assert ServingOptions(rate=text).rates == rates
+
+
+def test_a_closed_loop_lasts_until_its_clients_have_asked_again(table):
+    best = ask(table, gpus=2, arrivals="closed:3000").best
+    assert best.percentile_s(50) == pytest.approx(3000 / best.completed_per_s, rel=0.01)
 
 
 def test_another_rate_stretches_a_trace():
@@ -131,6 +137,7 @@ def test_no_framework_divides_a_fleet_into_pools():
     lines = dict(found.verdict.panel.lines)
     assert lines["best"] == "encoder 1 GPU, denoiser 2 replicas of 1 GPU, decoder 1 GPU, single"
     assert lines["runs in"] == "no framework runs this today"
+    assert "denoiser 2 GPUs, as many" in plan_words(replace(found.best.plan, policy=Elastic()))
 
 
 def test_pools_take_all_gpus_that_are_asked_for():

@@ -60,9 +60,9 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def serve_command(options: argparse.Namespace) -> int:
     """Print the best plan of a fleet, and what else is asked; what is known where it is interrupted."""
-    check_files(options)
     if options.out is not None:
         check_ending("--out", options.out, (".csv",))
+    check_files(options)
     question = arguments(options) | {"strategy": named(options)}
     names = (of.name for of in fields(ServingOptions))
     question |= {name: getattr(options, name) for name in names if hasattr(options, name)}

@@ -78,7 +78,7 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
     replicas = (
         f"{counted(count, 'replica')} of {counted(of, 'GPU')}" for of, count in Counter(plan.sizes).items()
     )
-    shared = f"{plan.gpus} GPUs, as many for each request as the policy gives, at most {plan.degree}"
+    shared = f"{sum(plan.sizes)} GPUs, as many for each request as the policy gives, at most {plan.degree}"
     parts = [shared if plan.elastic else " and ".join(replicas)]
     if plan.stages:
         gpus = {name: counted(of, "GPU") for name, of in plan.stages.items()} | {"denoiser": parts[0]}
@@ -359,7 +359,7 @@ def _table(
     title: str, first: Column, every: Sequence[Outcome], rules: Sequence[str], serving: Serving
 ) -> Table:
     """Return a table of plans, and of what they give."""
-    told = (50, 7), (wanted_of(serving), 0)
+    told = {50.0: 7} | {wanted_of(serving): 0}
     per_s = ["-" if (of := one.capacity_per_s) is None else plain(of, 3) if of else "none" for one in every]
     held = [
         of if of.completed_per_s and (of.capacity_per_s or of.capacity_per_s is None) else None
@@ -381,7 +381,7 @@ def _table(
         Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
         *(
             Column(f"p{p:g}\ns", [f"{figures(of.percentile_s(p))}{mark}" for of, mark in marked], rank)
-            for p, rank in told
+            for p, rank in told.items()
         ),
         Column("capacity\nper s", per_s),
         Column("use", [f"{of.use:.0%}" if of else "-" for of in held], 5),

@@ -191,7 +191,12 @@ def check_slo(questions: Sequence[Question]) -> None:
 def _find_fewest(found: Serving) -> None:
     """Find the fewest GPUs of each way to serve."""
     questions = found.questions
-    low, rate = questions[0].rates
+    (low, rate), options = questions[0].rates, found.options
+    if options.process.clients:
+        counts = f"{questions[0].gpus[0]}-{questions[0].gpus[-1]}"
+        raise wrong(
+            "gpus", f"is '{counts}', but `arrivals` {options.arrivals} have no rate that they could hold"
+        )
     if not rate or low != rate:
         raise wrong("rate", "must be one number where the fewest GPUs are asked for")
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)

@@ -54,6 +54,9 @@ def ask(
     if options.max_batch is not None and not any(policy.batches for policy in chosen):
         words = ", ".join(policy.name for policy in chosen)
         raise wrong("max_batch", f"is {options.max_batch}, but `policy` {words} forms no batches")
+    if options.replicas is not None and all(isinstance(policy, ElasticPolicy) for policy in chosen):
+        words = f"but `policy` {chosen[0].name} divides the GPUs itself"
+        raise wrong("replicas", f"is {shown(options.replicas)}, {words}")
     sites: list[Site]
     if asked:
         scenario, of = asked[0].scenario, asked[0].scenario.workload
@@ -129,7 +132,7 @@ def _counts(
     """Return the numbers of GPUs of the fleet: every one of a span; without any the largest plan's, or a node's."""
     if gpus is None:
         node = min((of.cluster.devices_per_node for of in scenarios), default=1)
-        return (max(_taken(options).values(), default=node),)
+        gpus = max(_taken(options).values(), default=node)
     counts: Sequence[int]
     if isinstance(gpus, str):
         low, dash, high = gpus.partition("-")
@@ -236,6 +239,10 @@ def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
 def prices_of(value: float | str | None, clusters: Sequence[str]) -> dict[str, float | None]:
     """Return dollars a GPU-hour by cluster: a number for all, or of a TOML file."""
     if isinstance(value, str) and value.endswith(".toml"):
+        if clusters == [""]:
+            raise wrong(
+                "price", f"is {shown(value)}, but the times of `service` are of no cluster: give a number"
+            )
         return {name: Table.read(Path(value)).positive(name) for name in clusters}
     one = None if value is None else positive("price", value, ", or a .toml file of prices by cluster")
     if one is not None and len(clusters) > 1:

@@ -103,6 +103,8 @@ class ServingOptions:
         if unit not in PER_S:
             raise wrong("rate", f"is {shown(self.rate)}, must be a second, or such as 20/h or 5/min")
         parts = re.split(r"(?<=[^eE])-", span, maxsplit=1) if isinstance(span, str) else [span]
+        if "" in parts:
+            positive("rate", span)
         first, last = (positive("rate", part) / PER_S[unit] for part in (parts[0], parts[-1]))
         if last < first:
             raise wrong("rate", f"is {shown(self.rate)}, must go from the lower to the higher")

@@ -135,9 +135,12 @@ class Question:
         if self.trace is not None:
             span_s = len(self.trace.arrival_s) / rate_per_s
             return Load(self.kinds, rate_per_s, span_s, seed=options.seed, trace=self.trace)
-        if options.process.clients:
+        if clients := options.process.clients:
             rate_per_s = self.ceiling_per_s(plan) * 1.05
-        duration_s = max(REQUESTS / rate_per_s if duration_s is None else duration_s, self.least / rate_per_s)
+        least = (
+            max(REQUESTS, 20 * clients) if duration_s is None else self.least
+        )  # each client asks twenty times
+        duration_s = max(duration_s or 0.0, least / rate_per_s)
         return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
 
     def run(self, plan: Plan, rate_per_s: float, *, recorded: bool = False) -> Outcome:
