@@ -61,14 +61,6 @@ class Serving:
     workers: int | None = None
     executor: Executor | None = None
 
-    def __eq__(self, other: object) -> bool:
-        """Whether another asks the same and says the same."""
-        if not isinstance(other, Serving):
-            return NotImplemented
-        return (self.title, self.options, self.to_json()) == (other.title, other.options, other.to_json())
-
-    __hash__ = None  # type: ignore[assignment]  # it grows
-
     @property
     def options(self) -> ServingOptions:
         """What is asked."""
