@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from strategies.policy import Fleet, Job, Policy, Replica, Run
+from strategies.policy import Fleet, Job, Policy, Replica, Run, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,11 @@ class Batcher(Policy):
 
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | float:
         """The first shape of which a batch is full, or of which a request has waited long enough."""
-        for shape in dict.fromkeys(job.shape for job in queue):
-            jobs = [job for job in queue if job.shape == shape][: fleet.max_batch]
-            if len(jobs) == fleet.max_batch or fleet.now >= jobs[0].ready_s + fleet.batch_wait_s:
-                return Run(jobs, jobs[0].steps_left)
+        tried: set[Shape] = set()
+        for first in queue:
+            if first.shape not in tried:
+                tried.add(first.shape)
+                jobs = [*islice((job for job in queue if job.shape == first.shape), fleet.max_batch)]
+                if len(jobs) == fleet.max_batch or fleet.now >= first.ready_s + fleet.batch_wait_s:
+                    return Run(jobs, first.steps_left)
         return queue[0].ready_s + fleet.batch_wait_s

@@ -23,6 +23,8 @@ class Elastic(ElasticPolicy):
         """Those under way, then those that wait, each on as many idle GPUs as it can use."""
         runs: list[Run] = []
         for job in sorted(queue, key=lambda job: job.place is None):
+            if not free:
+                break
             choices = fleet.choices(job.shape)
             best = min((gpus * times.run_s(job.shape) ** 2, gpus) for gpus, times in choices.items())[1]
             gpus = max((gpus for gpus in choices if gpus <= min(best, free)), default=0)

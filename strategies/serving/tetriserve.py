@@ -29,16 +29,16 @@ class TetriServe(ElasticPolicy):
         """Requests that a round of waiting makes late, then others by deadline, then late ones; idle GPUs widen all."""
         urgent: list[tuple[int, Job]] = []
         calm, late = list[Job](), list[Job]()
-        given: dict[Job, int] = {}
-        known: dict[tuple[Shape, int, bool], float] = {}
+        given, known = dict[Job, int](), dict[tuple[Shape, int], float]()
+        now, round_s = fleet.now, fleet.round_s
         for job in queue:
-            left, slack_s = (job.shape, job.steps_left, job.fresh), job.deadline_s - fleet.now
+            left, slack_s = (job.shape, job.steps_left), job.deadline_s - now
             least_s = known[left] if left in known else known.setdefault(left, fastest_s(job, fleet))
-            degrees = least_degrees(job, fleet) if least_s <= slack_s < least_s + fleet.round_s else ()
-            if sizes := [gpus for gpus in degrees if survives(job, gpus, fleet)]:
+            degrees = least_degrees(job, fleet) if least_s <= slack_s < least_s + round_s else ()
+            if degrees and (sizes := [gpus for gpus in degrees if survives(job, gpus, fleet)]):
                 urgent.append((min(sizes), job))
             else:
-                (late if slack_s < least_s + fleet.round_s else calm).append(job)
+                (late if slack_s < least_s + round_s else calm).append(job)
         for gpus, job in sorted(urgent, key=lambda item: (item[0], item[1].deadline_s)):
             if gpus <= free:
                 given[job] = gpus
@@ -50,8 +50,8 @@ class TetriServe(ElasticPolicy):
         for place, job in enumerate((*calm, *late)):
             if not free:
                 break
-            keeps, each_s = place < len(calm), fleet.round_s
-            most = least_degrees(job, fleet)[0] if keeps else least_gpu_seconds(job, fleet, step_s=each_s)
+            keeps = place < len(calm)
+            most = least_degrees(job, fleet)[0] if keeps else least_gpu_seconds(job, fleet, step_s=round_s)
             sizes = [gpus for gpus in fleet.choices(job.shape) if gpus <= min(most, free)]
             if size := max((gpus for gpus in sizes if not keeps or survives(job, gpus, fleet)), default=0):
                 given[job] = size
