@@ -328,7 +328,7 @@ class _Elastic(_Station):
         self.queue: list[Job] = []
         self.queues = [self.queue]
         self.running = 0
-        self.round_s = self.policy.round_s(self, replay.shapes)
+        self.round_s = self.policy.round_s(self, replay.shapes) if replay.shapes else 0.0
         moves_s = (self.service.handover_s(max(self.degrees), shape) for shape in replay.shapes)
         self.tick_s = self.round_s * (1 + 1e-7) + max(moves_s, default=0.0)  # more than rounding takes
         self.began_s = 0.0

@@ -102,9 +102,7 @@ class ServingOptions:
         span, _, unit = self.rate.partition("/") if isinstance(self.rate, str) else (self.rate, "", "")
         if unit not in PER_S:
             raise wrong("rate", f"is {shown(self.rate)}, must be a second, or such as 20/h or 5/min")
-        parts = re.split(r"(?<=[^eE])-", span, maxsplit=1) if isinstance(span, str) else [span]
-        if "" in parts:
-            positive("rate", span)
+        parts = re.split(r"(?<=[^eE])-(?=.)", span, maxsplit=1) if isinstance(span, str) else [span]
         first, last = (positive("rate", part) / PER_S[unit] for part in (parts[0], parts[-1]))
         if last < first:
             raise wrong("rate", f"is {shown(self.rate)}, must go from the lower to the higher")
