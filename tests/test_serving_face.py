@@ -309,7 +309,10 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
             "--price is 'none.toml', but the times of --service are of no cluster",
         ),
         ("--rate 1 --out r.txt", "--out is 'r.txt', must end in .csv\n"),
-        ("--gpus 1-4 --slo 9 --arrivals closed:3", "--gpus is '1-4', but --arrivals closed:3 have no rate"),
+        (
+            "--gpus 1-4 --slo 9 --arrivals closed:3",
+            "--rate must be one number where the fewest GPUs are asked for; cl",
+        ),
         ("--rate 9 --gpus 1-4 --slo 9", "no plan holds the SLO on up to 4 GPUs; fewer than 36 cannot"),
         ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),
         ("--rate 1 --mix half.toml", "half.toml: share: those of its 1 class add up to 0.5, must be 1"),

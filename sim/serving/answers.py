@@ -183,14 +183,10 @@ def check_slo(questions: Sequence[Question]) -> None:
 def _find_fewest(found: Serving) -> None:
     """Find the fewest GPUs of each way to serve."""
     questions = found.questions
-    (low, rate), options = questions[0].rates, found.options
-    if options.process.clients:
-        counts = f"{questions[0].gpus[0]}-{questions[0].gpus[-1]}"
-        raise wrong(
-            "gpus", f"is '{counts}', but `arrivals` {options.arrivals} have no rate that they could hold"
-        )
+    low, rate = questions[0].rates
     if not rate or low != rate:
-        raise wrong("rate", "must be one number where the fewest GPUs are asked for")
+        closed = "; clients of a closed loop have none" if found.options.process.clients else ""
+        raise wrong("rate", f"must be one number where the fewest GPUs are asked for{closed}")
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
     most = max(questions[0].gpus)
     cases = [(question, plan, rate) for question in questions for plan in question.plans(most)]
@@ -267,15 +263,9 @@ def _run_all(found: Serving, cases: Sequence[Case], key: Callable[[Outcome], Any
 
 
 def _limit(found: Serving) -> tuple[float, Plan]:
-    """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan.
-
-    Of each division into replicas the best is looked at, and the best that forms no batches: these pay at high loads.
-    """
+    """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan."""
     best = 0.0, found.best.plan
-    first: dict[tuple[str, bool], Outcome] = {}
     for of in found.outcomes:
-        first.setdefault((of.plan.replicas, of.plan.max_batch == 1), of)
-    for of in first.values():
         has_slo = of.attainment is not None
         question = replace(found.question_of(of.plan), least=REQUESTS)
         rate = question.capacity_per_s(of.plan, best[0]) if has_slo else of.ceiling_per_s

@@ -159,11 +159,12 @@ class TooManyMissedError(Exception):
 
 
 class _Station(Fleet):
-    """A pool at work."""
+    """A pool at work, its GPUs by replica or by node."""
 
-    def __init__(self, replay: "Replay", number: int, plan: Plan) -> None:
+    def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
         self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
-        self.parts = plan.pools[number].parts
+        self.parts, sizes = plan.pools[number].parts, plan.pools[number].replicas
+        self.gpus = [range(*ends) for ends in pairwise(accumulate(sizes, initial=first_gpu))]
         self.whole = self.parts == PARTS
         self.service, self.degrees = replay.service.of(self.parts), plan.degrees
         self.known: dict[Shape, dict[int, Times]] = {}
@@ -252,10 +253,8 @@ class _Fixed(_Station):
     """Replicas of fixed size, with one queue for all or one for each."""
 
     def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
-        super().__init__(replay, number, plan)
-        replicas = [Replica(k, gpus) for k, gpus in enumerate(plan.pools[number].replicas)]
-        ends = accumulate((of.gpus for of in replicas), initial=first_gpu)
-        self.gpus = [range(*ends) for ends in pairwise(ends)]
+        super().__init__(replay, number, plan, first_gpu)
+        replicas = [Replica(k, len(gpus)) for k, gpus in enumerate(self.gpus)]
         self.least_loaded, shared = plan.dispatch == "least-loaded", plan.dispatch == "shared"
         self.queues: list[list[Job]] = [[]] if shared else [[] for _ in replicas]
         self.idle: list[list[Replica]] = [replicas] if shared else [[of] for of in replicas]
@@ -319,12 +318,8 @@ class _Elastic(_Station):
     policy: ElasticPolicy
 
     def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
-        super().__init__(replay, number, plan)
-        self.nodes: list[tuple[range, set[int]]] = []  # GPUs that are neighbours, and which of them are idle
-        for size in plan.pools[number].replicas:
-            gpus = range(first_gpu, first_gpu + size)
-            self.nodes.append((gpus, set(gpus)))
-            first_gpu += size
+        super().__init__(replay, number, plan, first_gpu)
+        self.nodes = [(gpus, set(gpus)) for gpus in self.gpus]  # neighbours, and which of them are idle
         self.queue: list[Job] = []
         self.queues = [self.queue]
         self.running = 0

@@ -109,15 +109,12 @@ class Question:
 
     def _mean_gpu_s(self, sizes: Iterable[int], caps: Iterable[int], parts: tuple[str, ...]) -> float:
         """Return the least GPU-seconds of parts of a request on replicas of some sizes; infinite where none fits."""
-        shares: dict[Shape, float] = {}
-        for kind in self.kinds:
-            shares[kind.shape] = shares.get(kind.shape, 0.0) + kind.share
         pairs = [(gpus, cap) for gpus in sizes for cap in caps]
-        least = (
-            (share, min((gpus * self._least_s(gpus, shape, cap, parts) for gpus, cap in pairs), default=inf))
-            for shape, share in shares.items()
-        )
-        return sum(share * gpu_s for share, gpu_s in least)
+        least_gpu_s = {
+            shape: min((gpus * self._least_s(gpus, shape, cap, parts) for gpus, cap in pairs), default=inf)
+            for shape in dict.fromkeys(kind.shape for kind in self.kinds)
+        }
+        return sum(kind.share * least_gpu_s[kind.shape] for kind in self.kinds)
 
     def _least_s(self, gpus: int, shape: Shape, cap: int, parts: tuple[str, ...]) -> float:
         """Return the least seconds of a replica for a request, in the best batch up to a cap that fits."""
