@@ -19,7 +19,7 @@ from typing import Any, Final, overload
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of, plain_value
 from profiles.costs.calibration import MeasuredRun
-from profiles.errors import DiffusimWarning, InputError, shown, wrong
+from profiles.errors import DiffusimNote, DiffusimWarning, InputError, shown, warn_caller, wrong
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.explore.balance import Trained, find_balance, read_shapes
@@ -473,6 +473,10 @@ def serve(
             assert isinstance(scenario, SamplingScenario)
             held = None if request.names is None else tuple(request.names)
             asked.append(Asked(scenario, held, request.parameters, runtime))
+        first = asked[0].scenario
+        if first.model.steps is None and options.get("steps") is None and mine.mix is mine.requests is None:
+            words = f"`steps` is {first.workload.steps}, which is assumed: the file of {first.model.name} names none"
+            warn_caller(words, DiffusimNote)
     if workers is not None:
         check_integer("workers", workers)
     asks = ask(asked, mine, mine.policy if policy is None else policy, plain_value(gpus))

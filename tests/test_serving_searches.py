@@ -132,7 +132,8 @@ def test_no_framework_divides_a_fleet_into_pools():
 
 
 def test_low_is_below_high_for_all_that_has_ends():
-    found = sim.serve("pixart", "h100-nvlink-8", 2, rate=2, slo=2, capacity=True, policy="fcfs", duration=200)
+    load = {"rate": 2, "slo": 2, "capacity": True, "duration": 200}
+    found = sim.serve("pixart", "h100-nvlink-8", 2, policy="fcfs", steps=20, **load)
     row = found.to_json()[0]
     for key in ("attainment", "p99_s", "capacity_per_s"):
         assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
