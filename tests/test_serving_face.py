@@ -263,7 +263,8 @@ def test_an_experiment_asks_the_same(capsys, files):
     assert capsys.readouterr().out == asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --json")[1]
 
 
-def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
+@pytest.mark.parametrize("gpus", ["2", "1-4"])
+def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch, gpus):
     run, runs = Question.run, count()
 
     def run_three(question, *arguments, **more):
@@ -272,7 +273,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch):
         return run(question, *arguments, **more)
 
     monkeypatch.setattr(Question, "run", run_three)
-    code, out, err = asked(capsys, "--gpus 2 --rate 0.2 --slo 9")
+    code, out, err = asked(capsys, f"--gpus {gpus} --rate 0.2 --slo 9")
     assert code == 130
     assert "plans, best first" in out
     assert "interrupted: the answer is of the 3 plans run so far" in err

@@ -93,9 +93,9 @@ def plan_words(plan: Plan, *, named: bool = False) -> str:
 def _fewest_line(serving: Serving) -> Line:
     """Return the fewest GPUs, of several prices the cheapest, at both ends of the estimate too, and the bound below."""
     best, cheapest = serving.best, len({of.site.price for of in serving.questions}) > 1
-    low, high = ("more" if of == inf else f"{of:g}" for of in serving.ends["gpus"])
+    ends = ["more" if of == inf else f"{of:g}" for of in serving.ends.get("gpus", ())]
     price = f", ${best.dollars_per_hour:,.2f} an hour" if cheapest else ""
-    band = f" ({low} to {high} by the error of the step times)" * (serving.result is not None)
+    band = f" ({' to '.join(ends)} by the error of the step times)" * bool(ends and serving.result)
     whose = f" of {best.plan.cluster}" if len(serving.questions) > 1 else ""
     bound = f"fewer than {serving.fewest_bound}{whose} cannot keep up, whatever the plan"
     return "cheapest" if cheapest else "fewest", f"{counted(best.plan.gpus, 'GPU')}{price}{band}; {bound}"

@@ -130,8 +130,7 @@ class Serving:
         """All outcomes as a frame, one row for each."""
         import pandas as pd  # noqa: PLC0415  takes long
 
-        rows = self.to_json()
-        return pd.DataFrame([{**{f"plan_{k}": v for k, v in row.pop("plan").items()}, **row} for row in rows])
+        return pd.json_normalize(self.to_json(), sep="_", max_level=1)
 
     def __repr__(self) -> str:
         best = f"best {self.best.plan.replicas} {self.best.plan.rule}" if self.outcomes else "not answered"
@@ -170,11 +169,11 @@ def answer(found: Serving) -> None:
 def check_slo(questions: Sequence[Question]) -> None:
     """Refuse SLOs below the fastest request of every class or, where plans are searched for, of too many requests."""
     options, late = questions[0].options, [dict(of.late_alone()) for of in questions]
-    fastest = {kind: min(of.get(kind, 0.0) for of in late) for kind in questions[0].kinds}
-    lost = {of: s for of, s in fastest.items() if 0 < s < inf}
+    kinds = questions[0].kinds
+    lost = {kind: s for kind in kinds if 0 < (s := min(of.get(kind, 0.0) for of in late)) < inf}
     searched = options.capacity or len(questions[0].gpus) > 1
     too_many = searched and sum(of.share for of in lost) > 1 - options.slo_share + 1e-9
-    if too_many or len(lost) == len(fastest):
+    if too_many or len(lost) == len(kinds):
         kind, seconds = max(lost.items(), key=lambda item: item[1] / item[0].slo_s)
         words = f"a request of {kind.shape.words} takes {seconds:.3g} s alone on the fastest plan"
         raise InputError(f"`slo` is {kind.slo_s:g} s, but {words}")

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from threading import local
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,8 +30,6 @@ LOADS: Final = (0.5, 0.7, 0.9)
 KINDS: Final = tuple(Kind(0.5, Shape(64, 64, 1, steps)) for steps in (1, 2))
 STEP_S: Final = 0.2
 """Seconds of a step that sleeps."""
-OWN: Final = local()
-"""The worker of each thread."""
 NEAR: Final = 0.05
 """Relative error of a percentile that is still right."""
 
@@ -58,15 +55,10 @@ def serve(service: str, steps: int) -> None:
         draw.__wrapped__(Settings("sync-patch", steps=steps), steps)
 
 
-def start() -> None:
-    """Give this thread of the dispatcher a worker process."""
-    OWN.worker = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-
-
-def answered(service: str, steps: int) -> tuple[float, float]:
-    """Let this thread's worker serve a request; return its dispatch and its answer on the clock of the client."""
+def answered(pool: ProcessPoolExecutor, service: str, steps: int) -> tuple[float, float]:
+    """Let an idle worker serve a request; return its dispatch and its answer on the clock of the client."""
     began = time.perf_counter()
-    OWN.worker.submit(serve, service, steps).result()
+    pool.submit(serve, service, steps).result()
     return began, time.perf_counter()
 
 
@@ -91,8 +83,9 @@ def replayed(asked: list[Asked], workers: int) -> list[float]:
 
 def compare(service: str, requests: int, workers: int, loads: tuple[float, ...] = LOADS) -> list[list[str]]:
     """Measure and replay some requests at each load; a row for each."""
-    with ThreadPoolExecutor(workers, initializer=start) as dispatcher:
-        ask, first = partial(answered, service), list[Asked]()
+    own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    with own as pool, ThreadPoolExecutor(workers) as dispatcher:
+        ask, first = partial(answered, pool, service), list[Asked]()
         for _ in range(2):  # the first requests start the workers and load torch
             first = measure(dispatcher, ask, list(Load(KINDS, 1e9, 20e-9).jobs()))
         rates = [load * workers / float(np.mean([of.held_s for of in first])) for load in loads]
