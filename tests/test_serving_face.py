@@ -123,10 +123,6 @@ def test_the_answer_says_levers_and_what_is_nearly_full():
         ("--rate 0.2", "plans, best first, by p99; those that miss the SLO last"),
         ("--rate 0.2 --slo-share 0.95", ", p95 "),
         ("--rate 0.2 --slo-share 0.5", " held s use per request"),
-        (
-            "--rate 1e4 --replicas 2x1 --duration 0.2 --policy fcfs",
-            "the 0.5/s that the best plan completes: its queue grows by 600,000 a minute",
-        ),
         ("--requests trace.csv --policy fcfs --replicas 2x1", "p50 4 s for 5 s (-20.0%)"),
         ("--gpus 1 --rate 0.0001", "fcfs = batcher 2"),
     ],

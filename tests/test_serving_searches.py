@@ -46,11 +46,6 @@ def test_processes_that_share_the_plans_change_nothing(table, monkeypatch):
     assert ask(table, workers=2, **asked).to_json() == ask(table, workers=1, **asked).to_json()
 
 
-def test_nine_tenths_of_the_duration_are_counted(table):
-    best = ask(table, gpus=2, rate=0.2, duration=5000.0, arrivals="uniform").best
-    assert len(best.latencies_s) == pytest.approx(900, abs=1)
-
-
 def test_gaps_have_the_coefficient_of_variation_asked_for():
     for arrivals, variation in (("poisson", 1.0), ("gamma:3", 3.0), ("uniform", 0.0)):
         load = Load((Kind(1.0, SHAPE),), 1.0, 40_000.0, arrivals)
@@ -100,7 +95,7 @@ def test_a_replica_serves_once_it_has_loaded_its_model_and_its_capacity_is_that_
     known = {"gpus": 1, "slo": 9, "duration": 400}
     plain = ask(table, rate=0.1, arrivals="uniform", **known).best
     loading = ask(table, rate=0.1, arrivals="uniform", loading=32, **known)
-    assert plain.latencies_s == pytest.approx([4.0] * 36)
+    assert plain.latencies_s == pytest.approx([4.0] * 36)  # of 40: the first tenth is not counted
     assert loading.best.latencies_s[:6] == pytest.approx([26.0, 20.0, 14.0, 8.0, 4.0, 4.0])
     assert loading.best.attainment == pytest.approx(36 / 39)
     assert "once loaded, up to" in load_warning(loading)

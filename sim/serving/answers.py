@@ -237,10 +237,6 @@ def _compare(found: Serving) -> None:
         found.curves = [[run(rate) for rate in rates] for run in [*both][:CURVES]]
 
 
-Case = tuple[Question, Plan, float]
-"""A plan of a question at a rate."""
-
-
 def _outcome(question: Question, plan: Plan, rate: float) -> Outcome | None:
     """Return what a plan gives at a rate, else at its capacity; of several numbers of GPUs on the fewest, if any."""
     if len(question.gpus) > 1:
@@ -251,8 +247,10 @@ def _outcome(question: Question, plan: Plan, rate: float) -> Outcome | None:
     return replace(question.run(plan, rate), capacity_per_s=capacity)
 
 
-def _run_all(found: Serving, cases: Sequence[Case], key: Callable[[Outcome], Any]) -> None:
-    """Record what plans give, ordered by a key, as far as it is known; several processes share those that take long."""
+def _run_all(
+    found: Serving, cases: Sequence[tuple[Question, Plan, float]], key: Callable[[Outcome], Any]
+) -> None:
+    """Record what plans give at a rate, by a key, as far as it is known; several processes share what takes long."""
     known: dict[int, Outcome | None] = {}
     size, calls = found.workers or (LENT if found.executor else 1), tuple((_outcome, case) for case in cases)
     try:

@@ -1,5 +1,6 @@
 """Questions about serving: plans made, run under one load, and searched for capacity and for the fewest GPUs."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -215,17 +216,14 @@ class Question:
         """Return the plan like another on the fewest GPUs that hold the SLO at a rate, by bisection; None of none."""
         least = like.size if isinstance(like.size, int) and not like.stages else 0
         counts = [of for of in self.gpus if (of % least == 0 if least else of == like.gpus)]
-        best, first, last = None, 0, len(counts)
-        while first < last:
-            middle = (first + last) // 2 if best is not None else last - 1
-            plan = self.plan(like.policy, like.size, like.max_batch, counts[middle])
-            if plan and self.ceiling_per_s(plan) >= rate_per_s and self.holds(plan, rate_per_s):
-                best, last = plan, middle
-            elif best is None:
-                return None
-            else:
-                first = middle + 1
-        return best
+        plans = [self.plan(like.policy, like.size, like.max_batch, of) for of in counts]
+
+        def holds(plan: Plan | None) -> bool:
+            return (
+                plan is not None and self.ceiling_per_s(plan) >= rate_per_s and self.holds(plan, rate_per_s)
+            )
+
+        return next(iter(plans[bisect_left(plans, True, key=holds) :]), None)
 
     def fewest_bound(self, rate_per_s: float) -> int:
         """Return the GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""

@@ -9,7 +9,6 @@ from matplotlib.ticker import PercentFormatter
 
 from profiles.errors import InputError
 from sim.report.plots import charts
-from sim.report.plots.charts import MARKERS
 from sim.serving.answers import Serving
 from sim.serving.fleet import Ran
 from sim.serving.outcomes import Outcome, log_of, waiting_over_time
@@ -30,7 +29,7 @@ def _plan(of: Outcome) -> str:
 
 
 def _look(number: int) -> dict[str, str]:
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    return {"color": COLOURS[number % len(COLOURS)], "marker": charts.MARKERS[number % len(charts.MARKERS)]}
 
 
 def plot_rates_info(serving: Serving) -> list[list[Outcome]]:
@@ -78,7 +77,7 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     for number, name in enumerate(dict.fromkeys(map(_plan, plot_costs_info(serving)))):
         spots = [spot for *spot, of in points if of == name]
         look: Any = {"linestyle": "", **_look(number), **charts.EDGE}
-        label = name if number < len(MARKERS) else None  # a legend of all would hide the picture
+        label = name if number < len(charts.MARKERS) else None  # a legend of all would hide the picture
         axes.plot(*zip(*spots, strict=True), label=label, **look)
     least = accumulate((p99_s for _, p99_s, _ in points), min)
     axes.step([cost for cost, *_ in points], [*least], where="post", color=charts.FRONT, zorder=1)
