@@ -28,6 +28,7 @@ from strategies.scenario import Scenario
 pytest.register_assert_rewrite("conformance")  # the checks there assert, too
 # on a busy machine an example may take long
 settings.register_profile("default", settings.get_profile("default"), deadline=None, max_examples=50)
+settings.register_profile("ci", settings.get_profile("ci"), max_examples=50)
 
 
 def pytest_ignore_collect(collection_path, config):
