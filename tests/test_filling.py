@@ -134,7 +134,7 @@ any_problem = given(problems(), st.booleans())
 repeatable = settings(derandomize=True)
 
 
-@settings(repeatable, max_examples=400)
+@settings(repeatable, max_examples=150)
 @any_problem
 def test_the_filling_equals_that_of_naive_enumeration(problem, partial):
     assert fill_bubbles(*problem, partial=partial) == naive_fill(*problem, partial)

@@ -24,7 +24,7 @@ from validate.equal_blocks import equal_blocks_transformer
 
 ANOMALY = 1.1
 ROUNDING = 1 + 1e-9
-quick = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TIMES_S = st.lists(st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.4]), min_size=4, max_size=6)
 
 
@@ -174,7 +174,7 @@ def test_twice_the_batch_takes_no_less_memory_or_time(make, asked, data):
 
 
 @pytest.mark.parametrize(("asked", "name"), [(of, name) for of, task in BOTH for name in strategies_of(task)])
-@settings(quick, max_examples=15)
+@settings(quick, max_examples=8)
 @given(data=st.data())
 def test_a_point_keeps_to_its_bounds(make, asked, name, data):
     scenario = data.draw(asked(make, 1 if name == "single" else 4))
@@ -205,7 +205,7 @@ def test_what_a_sweep_promises_is_that_of_brute_force(make, asked, data):
 
 
 @pytest.mark.parametrize("asked", [questions, pictures])
-@settings(quick, max_examples=3, phases=[Phase.generate])
+@settings(quick, max_examples=2, phases=[Phase.generate])
 @given(data=st.data())
 def test_no_faster_link_or_device_and_no_more_memory_makes_the_best_of_a_sweep_slower(make, asked, data):
     scenario = data.draw(asked(make))

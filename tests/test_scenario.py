@@ -44,7 +44,7 @@ def sampling():
 
 def train(scenario):
     """What some strategies take, what they cannot undercut, and what each layer takes."""
-    strategies = DDP(), DiffusionPipe(2, 2, 4), DiffusionPipe(4, 2)
+    strategies = DDP(), DiffusionPipe(2, 2, 4)
     results = [run_point(strategy, scenario) for strategy in strategies]
     bounds = [bound(strategy, scenario) for strategy in strategies]
     layers = [costs.forward_s(4).tolist() for costs in scenario.costs.components]
