@@ -48,9 +48,8 @@ PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
 BEFORE = {"torch-pipelining": MEAN, "accelerate": CONFIGURED}
 BEFORE |= {
     "deepspeed": """
-import torch
+import deepspeed.ops, torch
 torch.compile = lambda of=None, **_: of or (lambda one: one)
-import deepspeed.ops
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 """
 }
