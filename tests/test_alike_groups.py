@@ -56,7 +56,7 @@ def asked(case):
     name, cluster, gpus, sampler, parameters, options = case
     model = load_model(name)
     workload = SamplingWorkload(
-        gpus, model.width, model.height, **{"steps": 20, "guidance": model.guidance, **options}
+        gpus, model.width, model.height, **{"steps": 6, "guidance": model.guidance, **options}
     )
     return make_sampler(sampler, parameters), SamplingScenario(model, load_cluster(cluster), workload)
 
