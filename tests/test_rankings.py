@@ -51,8 +51,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatc
         own = next(
             of for of in simulated if (of.name, starts(of, scenario)) == (point.name, starts(point, scenario))
         )
-        surely_slower = point is not own and not point.tied(own, "throughput")
-        assert not (mark == " tie" and surely_slower and point.score("") > sweep.best_point().score(""))
+        assert mark != " tie" or point is own or point.tied(own, "throughput")
         assert f"{point.result.expected.duration_s * 1e3:,.1f}" in row
         low, high = next(cell for cell in row if " to " in cell).split(" to ")
         assert float(low.replace(",", "")) / 1e3 == pytest.approx(point.result.low_s, rel=0.05)

@@ -102,8 +102,8 @@ class Sweep:
     def ties(self) -> list[Point]:
         """The recommended points that the comparison with the best cannot tell from it, best first.
 
-        A slower one ties only if the best of its own strategy does not surely beat it. Only points that were simulated
-        can tie; another name for the result of the best does not. By memory, which is counted, nothing ties.
+        None ties that the best of its own strategy surely beats. Only points that were simulated can tie; another name
+        for the result of the best does not. By memory, which is counted, nothing ties.
         """
         best = self.best_point()
         if best is None:
@@ -113,8 +113,7 @@ class Sweep:
 
         def ties(point: Point) -> bool:
             own = first[point.name, starts(point, self.scenario)]
-            faster = point is own or point.score(self.objective) <= best.score(self.objective)
-            return point.tied(best, self.objective) and (faster or point.tied(own, self.objective))
+            return point.tied(best, self.objective) and (point is own or point.tied(own, self.objective))
 
         return [point for point in good if not point.same(best) and ties(point)]
 
