@@ -174,6 +174,8 @@ def test_a_little_time_is_given_up_for_the_exact_image_and_for_fewer_gpus(
     choice = sweep.choice()
     assert (choice.point.name, choice.by) == (strategy, decided)
     assert (choice.point is choice.best) != bool(decided)
+    where = f" on {choice.point.num_gpus} GPU" if choice.point.num_gpus < gpus else ""
+    assert where in sweep.verdict.lines[0][1] and (where or " on " not in sweep.verdict.lines[0][1])
 
 
 def test_where_no_runtime_starts_anything_the_fastest_is_the_headline_and_says_so():

@@ -39,6 +39,7 @@ class Verdict(Panelled):
         ties: points of each strategy, of those simulated, that tie with the best.
         wide: those of them whose best tie is slower than a choice may be: ties by the width of their errors.
         relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
+        gpus: those of the question, of which a point may leave some.
         changes: single changes of the question, and the answers then.
         tried: the values of parameters that the sweep looks at; those that it varied are named.
         fair: a remark on how fairly points compare; empty where they do.
@@ -53,6 +54,7 @@ class Verdict(Panelled):
 
     title: str
     objective: str
+    gpus: int
     best: Result
     account: Account
     runner_up: Result | None
@@ -141,9 +143,9 @@ class Verdict(Panelled):
         yield from (("note", words) for words in (self.fair, self.note) if words)
 
     def named(self, result: Result) -> str:
-        """Return a point by its strategy and parameters, with its GPUs where best and runner-up differ in them."""
-        alike = self.copies == 1 and (self.runner_up is None or self.runner_up.num_gpus == self.best.num_gpus)
-        where = "" if alike else f"on {counted(result.num_gpus, 'GPU')}"
+        """Return a point by its strategy and parameters, with its GPUs where it, best or runner-up leave some."""
+        used = {of.num_gpus for of in (result, self.best, self.runner_up) if of is not None}
+        where = "" if self.copies == 1 and used == {self.gpus} else f"on {counted(result.num_gpus, 'GPU')}"
         return ", ".join(filter(None, (result.strategy, how(result, self.tried), where)))
 
     def _ties_words(self) -> Iterator[str]:
@@ -301,6 +303,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
+        gpus=sweep.scenario.workload.num_gpus,
         best=result,
         account=account,
         runner_up=None if other is None else other.result,
