@@ -145,8 +145,7 @@ class _Swept:
         The recommended point, which need not be the fastest, comes first; the others stand by what is ranked by.
         Columns stand as in files of rows: the question, then the result, in seconds and bytes. Choose by name:
         ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``. ``tie`` is whether its time cannot be told from
-        that of the recommended point, nor from the best of its strategy: a faster one without a tie is surely faster,
-        but passed over (see ``runs_in``), or surely slower than another of its strategy.
+        that of the recommended point, nor from the best of its strategy; a faster one may be passed over.
         """
         return frame_of(self.rows(best_of_each=best_of_each))
 

@@ -29,6 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
+from profiles.architectures.kernels import FEW_ROWS
+
 
 @torch.library.custom_op("diffusim::attention", mutates_args=())
 def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +164,7 @@ class Ran(NamedTuple):
         if self.func.overloadpacket is not torch.ops.diffusim.attention:
             return False
         queries, keys = (of.shape[-2] for of in self.args[:2])
-        return keys - queries in {0, *self.lengths}
+        return keys == queries or (queries > FEW_ROWS and keys - queries in self.lengths)
 
     @property
     def is_flat(self) -> bool:
@@ -271,8 +273,7 @@ NO_MASK: Final = staticmethod(lambda *_, **__: None)
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
     """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
     recorder = Recorder(side for of in tensors(sample) for side in of.shape[:2] if side > 1)
-    parts = module.named_modules()
-    hooks = [part.register_forward_hook(partial(recorder.leave, path)) for path, part in parts]
+    hooks = [of.register_forward_hook(partial(recorder.leave, path)) for path, of in module.named_modules()]
     try:
         with (
             torch.set_grad_enabled(grad),
