@@ -85,6 +85,7 @@ def gigamacs(layers: Iterable[Layer]) -> float:
         ("sdxl", "unet", 2567, 3381, 19, 9),
         ("pixart", "text_encoder", 4762, 558, 24, 0),
         ("pixart", "transformer", 611, 3255, 28, 0),
+        ("dit-xl-2", "transformer", 675 + 27 * 2.776, 118.6, 28, 0),  # 27 more embeddings of time and class
         ("controlnet", "locked_encoder", 860 - 511, 131, 13, 0),
         ("controlnet", "controlnet", 361 + 511, 142 + 271, 25, 12),
         ("controlnet-cldm", "controlnet", 361 + 511, 142 + 271, 25, 12),
