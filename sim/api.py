@@ -280,20 +280,18 @@ def sweep(
     """
     start = partial(
         start_sweep, model, strategy=strategy, task=task, objective=objective, stack=stack,
-        measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive, **options,
-    )  # fmt: skip
+        measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive,
+        **options)  # fmt: skip
     gpus = gpus_in(gpus) if isinstance(gpus, str) else plain_value(gpus)
     several = isinstance(gpus, list | tuple | range)
-    started = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
-    done = []
-    for one in started:
+    asked, done = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price), list[Sweep]()
+    for one in asked:
         with open_store(store, one) as answers:
-            done.append(run_sweep(one, report, workers, executor, answers))
-        with_views(done[-1])
-    started = started.holding(done)
-    if len(started.scalings) > 1 or price is not None:
-        return started
-    return started.scalings[0] if several else started.scalings[0].sweeps[0]
+            done.append(with_views(run_sweep(one, report, workers, executor, answers)))
+    answer = asked.holding(done)
+    if len(answer.scalings) > 1 or price is not None:
+        return answer
+    return answer.scalings[0] if several else answer.scalings[0].sweeps[0]
 
 
 def start_clusters(

@@ -198,10 +198,11 @@ class Sweep(_Swept, sweep.Sweep):  # noqa: D101  its base says what it is
         write_sweep_report([self], Path(path))
 
 
-def with_views(swept: Sweep) -> None:
-    """Let the results of all points draw themselves, also those that came from other processes or a store."""
+def with_views(swept: Sweep) -> Sweep:
+    """Return a sweep whose results draw themselves, also those that came from other processes or a store."""
     for point in swept.points:
         point.result = point.result and Result.of(point.result)
+    return swept
 
 
 class Scaling(_Swept, scaling.Scaling):
