@@ -471,10 +471,7 @@ def serve(
             assert isinstance(scenario, SamplingScenario)
             held = None if request.names is None else tuple(request.names)
             asked.append(Asked(scenario, held, request.parameters, runtime))
-        first = asked[0].scenario
-        if first.model.steps is None and options.get("steps") is None and mine.mix is mine.requests is None:
-            words = f"`steps` is {first.workload.steps}, which is assumed: the file of {first.model.name} names none"
-            warn_caller(words, DiffusimNote)
+        _note_assumed(options.get("steps") or mine.mix or mine.requests, asked[0].scenario)
     if workers is not None:
         check_integer("workers", workers)
     asks = ask(asked, mine, mine.policy if policy is None else policy, plain_value(gpus))
@@ -492,6 +489,13 @@ def _check_served(service: str | None, given: Mapping[str, Any]) -> None:
         raise InputError("`model` must be given, or `service`, a table of service times")
     if "batch_size" in given:
         raise InputError("`batch_size` is given, but the policy forms batches: give `max_batch`")
+
+
+def _note_assumed(given: object, scenario: SamplingScenario) -> None:
+    """Say which steps are assumed where neither the question nor the model's file names any."""
+    if given is None and scenario.model.steps is None:
+        words = f"`steps` is {scenario.workload.steps}, which is assumed"
+        warn_caller(f"{words}: the file of {scenario.model.name} names none", DiffusimNote)
 
 
 def _several(cluster: Any) -> Sequence[Any]:  # noqa: ANN401

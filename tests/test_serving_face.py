@@ -308,7 +308,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch, 
         ("--rate 1 --out r.txt", "--out is 'r.txt', must end in .csv\n"),
         (
             "--gpus 1-4 --slo 9 --arrivals closed:3",
-            "--rate must be one number where the fewest GPUs are asked for; cl",
+            "--rate must be one number where the fewest GPUs are asked for, whi",
         ),
         ("--rate 9 --gpus 1-4 --slo 9", "no plan holds the SLO on up to 4 GPUs; fewer than 36 cannot"),
         ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),

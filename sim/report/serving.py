@@ -17,7 +17,7 @@ from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Tab
 from sim.report.numbers import plain, rounded, sample_words
 from sim.report.page import FROM, Headline, Part, page_text, provenance
 from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origin_lines
-from sim.serving.answers import TOLD, Serving, ranked_by
+from sim.serving.answers import TOLD, Serving, rank, ranked_by
 from sim.serving.fleet import Plan
 from sim.serving.outcomes import Outcome, interval_of_p99
 from strategies.policy import Job, Policy
@@ -45,8 +45,7 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
     lines = [] if serving.fewest_bound is None else [_fewest_line(serving)]
     lines.append(("best", plan_words(plan, named=len(serving.questions) > 1)))
     lines.append(("policy", _policy_words(serving.best)))
-    lines += [*_quality_lines(serving), *_memory_lines(serving), *_why_lines(serving, serving.best)]
-    lines += _doubt_lines(serving)
+    lines += [*_quality_lines(serving), *_memory_lines(serving), *_why_lines(serving), *_doubt_lines(serving)]
     if result is None:
         lines.append(("times", f"as measured: {serving.title.partition(',')[0]}"))
     else:
@@ -205,9 +204,9 @@ def _memory_lines(serving: Serving) -> Iterator[Line]:
         yield "with room", words
 
 
-def _why_lines(serving: Serving, best: Outcome) -> Iterator[Line]:
+def _why_lines(serving: Serving) -> Iterator[Line]:
     """Yield what a request's time goes to, and what each class of a mix gets."""
-    jobs = _counted_jobs(best)
+    best, jobs = serving.best, _counted_jobs(serving.best)
     if not jobs or not _is_steady(serving):
         return
     wait_s = float(np.mean([job.start_s - job.arrival_s for job in jobs]))
@@ -345,10 +344,8 @@ def plan_blocks(serving: Serving) -> list[Block]:
 
 def curve_table(serving: Serving) -> Table:
     """Return the best of the plans of a curve at each rate."""
-    share = serving.options.slo_share
     every = [
-        min(runs, key=lambda of: (not of.holds(share), of.percentile_s(99)))
-        for runs in zip(*serving.curves, strict=True)
+        min(runs, key=lambda of: rank(of, serving.options)) for runs in zip(*serving.curves, strict=True)
     ]
     title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
     first = Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every])

@@ -156,9 +156,8 @@ def answer(found: Serving) -> None:
     """
     several = len(found.questions[0].gpus) > 1
     if (several or found.options.capacity) and not found.questions[0].has_slo:
-        asks = "`capacity` asks for the highest rate under an SLO"
-        asks = "several `gpus` ask for the fewest that hold the SLO" if several else asks
-        raise InputError(f"{asks}: give `slo`")
+        asks = "several `gpus` ask for the fewest" if several else "`capacity` asks for the highest rate"
+        raise InputError(f"{asks} that hold{'s' * (not several)} the SLO: give `slo`")
     check_slo(found.questions)
     if several:
         _find_fewest(found)
@@ -184,8 +183,9 @@ def _find_fewest(found: Serving) -> None:
     questions = found.questions
     low, rate = questions[0].rates
     if not rate or low != rate:
-        closed = "; clients of a closed loop have none" if found.options.process.clients else ""
-        raise wrong("rate", f"must be one number where the fewest GPUs are asked for{closed}")
+        raise wrong(
+            "rate", "must be one number where the fewest GPUs are asked for, which no closed loop has"
+        )
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
     most = max(questions[0].gpus)
     cases = [(question, plan, rate) for question in questions for plan in question.plans(most)]
@@ -195,8 +195,7 @@ def _find_fewest(found: Serving) -> None:
         raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
     for question in questions:
         if all(of.plan.cluster != question.site.name for of in found.outcomes):
-            site = question.site
-            site.impossible = {_none_words(question, most, rate): None} | site.impossible
+            question.site.impossible = {_none_words(question, most, rate): None} | question.site.impossible
     found.fewest_bound = found.question.fewest_bound(rate)
     _look_closer(found, rate)
     ends = _at_ends(found, lambda of: of.fewest(found.best.plan, rate))
@@ -263,9 +262,8 @@ def _limit(found: Serving) -> tuple[float, Plan]:
     """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan."""
     best = 0.0, found.best.plan
     for of in found.outcomes:
-        has_slo = of.attainment is not None
         question = replace(found.question_of(of.plan), least=REQUESTS)
-        rate = question.capacity_per_s(of.plan, best[0]) if has_slo else of.ceiling_per_s
+        rate = of.ceiling_per_s if of.attainment is None else question.capacity_per_s(of.plan, best[0])
         best = (rate, of.plan) if rate > best[0] else best
     return best
 

@@ -48,15 +48,7 @@ def ask(
         raise InputError("`policy` names none")
     counts = _counts(gpus, [of.scenario for of in asked], options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
-    elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
-    if elastic and options.dispatch != "shared":
-        raise wrong("dispatch", f"is {options.dispatch}, but an elastic policy has one queue for all GPUs")
-    if options.max_batch is not None and not any(policy.batches for policy in chosen):
-        words = ", ".join(policy.name for policy in chosen)
-        raise wrong("max_batch", f"is {options.max_batch}, but `policy` {words} forms no batches")
-    if options.replicas is not None and all(isinstance(policy, ElasticPolicy) for policy in chosen):
-        words = f"but `policy` {chosen[0].name} divides the GPUs itself"
-        raise wrong("replicas", f"is {shown(options.replicas)}, {words}")
+    _check_policies(options, chosen)
     sites: list[Site]
     if asked:
         scenario, of = asked[0].scenario, asked[0].scenario.workload
@@ -71,6 +63,7 @@ def ask(
                 raise InputError(f"{where}: {error}") from None
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
         largest = max(shapes, key=lambda shape: prod(shape[:3]))
+        elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
         degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
         sites = [
             simulated(of, heaviest, largest, sizes, staged=bool(options.stages))
@@ -110,6 +103,18 @@ def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
             raise unknown_name("policy", name, policies())
         found.append(policies()[known]())
     return found
+
+
+def _check_policies(options: ServingOptions, chosen: Sequence[Policy]) -> None:
+    """Refuse options that mean nothing under the policies."""
+    elastic = [isinstance(policy, ElasticPolicy) for policy in chosen]
+    words = ", ".join(policy.name for policy in chosen)
+    if any(elastic) and options.dispatch != "shared":
+        raise wrong("dispatch", f"is {options.dispatch}, but an elastic policy has one queue for all GPUs")
+    if options.max_batch is not None and not any(policy.batches for policy in chosen):
+        raise wrong("max_batch", f"is {options.max_batch}, but `policy` {words} forms no batches")
+    if options.replicas is not None and all(elastic):
+        raise wrong("replicas", f"is {shown(options.replicas)}, but `policy` {words} divides the GPUs itself")
 
 
 def _kinds(options: ServingOptions, usual: Shape, model: Model | None) -> tuple[list[Kind], Trace | None]:

@@ -142,14 +142,12 @@ def log_of(outcome: Outcome) -> Log:
     return outcome.log
 
 
-def request_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the requests of a recorded run in the order of their arrival; seconds, an SLO after the arrival."""
-    rows = []
+def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """Yield the requests of a recorded run in the order of their arrival; seconds, an SLO after the arrival."""
     for job in sorted(log_of(outcome).jobs, key=lambda job: job.number):
         slo = None if job.deadline_s == inf else job.deadline_s - job.arrival_s
         times = {"arrival_s": job.arrival_s, "start_s": job.start_s, "end_s": job.end_s}
-        rows.append({**times, "shape": job.shape.words, "slo": slo, "held": not job.missed})
-    return rows
+        yield {**times, "shape": job.shape.words, "slo": slo, "held": not job.missed}
 
 
 def write_trace(outcome: Outcome, path: Path) -> None:

@@ -25,7 +25,6 @@ from strategies.serving.fcfs import FirstComeFirstServed
 from validate.running.sampling.settings import Settings
 from validate.tables import Section, print_sections, signed
 
-SERVICES: Final = ("sleep", "torch")
 LOADS: Final = (0.5, 0.7, 0.9)
 KINDS: Final = tuple(Kind(0.5, Shape(64, 64, 1, steps)) for steps in (1, 2))
 STEP_S: Final = 0.2
@@ -110,7 +109,7 @@ def run_serve(options: argparse.Namespace) -> None:
     for name in ("requests", "workers"):
         if getattr(options, name) < 1:
             raise InputError(f"--{name} is {getattr(options, name)}, must be at least 1")
-    rows = [row for of in SERVICES for row in compare(of, options.requests, options.workers)]
+    rows = [row for of in ("sleep", "torch") for row in compare(of, options.requests, options.workers)]
     header = (
         "service", "load", "seconds of a request", "p50, s", "replay", "error", "p99, s", "replay", "error",
         "client late by, p99, ms",
