@@ -180,8 +180,7 @@ def check_slo(questions: Sequence[Question]) -> None:
 
 def _find_fewest(found: Serving) -> None:
     """Find the fewest GPUs of each way to serve."""
-    questions = found.questions
-    low, rate = questions[0].rates
+    questions, (low, rate) = found.questions, found.questions[0].rates
     if not rate or low != rate:
         raise wrong(
             "rate", "must be one number where the fewest GPUs are asked for, which no closed loop has"
@@ -214,8 +213,7 @@ def _none_words(question: Question, most: int, rate: float) -> str:
 def _compare(found: Serving) -> None:
     """Run every plan at the highest rate, and whatever else is asked."""
     questions, options = found.questions, found.options
-    low, high = questions[0].rates
-    gpus = questions[0].gpus[0]
+    (low, high), gpus = questions[0].rates, questions[0].gpus[0]
     cases = [(question, plan, high) for question in questions for plan in question.plans(gpus)]
     if not cases:
         why = "; ".join(line for question in questions for line in question.site.impossible)
