@@ -75,9 +75,9 @@ class _Method(ABC):
         """Seconds that none can undercut in its own order; a sweep asks for them only before a replay."""
         return self.bound(scenario)
 
-    def coarse_bound(self, scenario: TaskScenario) -> float:
-        """Seconds that none can undercut, found sooner than ``bound``: a search that knows a good point asks first."""
-        return 0.0
+    def coarse_bounds(self, scenario: TaskScenario) -> tuple[float, float]:
+        """Seconds, and bytes of the fullest device, that none can undercut, and that a search soon finds."""
+        return 0.0, 0.0
 
     def jobs(self, scenario: TaskScenario) -> tuple[Job, ...]:
         """Return the jobs among which the GPUs are divided evenly, in the order of their GPUs.

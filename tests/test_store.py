@@ -79,7 +79,7 @@ def test_a_sweep_goes_on_where_it_was_stopped_and_gives_the_same_bytes(tmp_path,
 
 def test_a_point_is_in_the_store_before_anybody_is_told_that_it_is_done(tmp_path):
     def report(stage, done, _total):
-        kind = {"bounding": "bounds", "simulating": "replay"}[stage]
+        kind = {"bounding": "coarse", "simulating": "replay"}[stage]
         select = "SELECT count(*) FROM answers WHERE kind = ?"
         assert execute(tmp_path / "store", select, kind)[0][0] >= done
 

@@ -1,7 +1,6 @@
 """The sweep against a simulation of every point: what it finds, what it leaves out, and in which order."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
 
@@ -11,11 +10,9 @@ from making import simulate_everything, simulated, swept
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.answers import BOUNDS, REPLAY, Answers, answer_of
-from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
-from sim.explore.search import Cache, run_sweep
+from sim.explore.points import MAX_MICRO_BATCHES, Point, find_points
+from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Sweep, example_words
-from sim.explore.workers import Workers
 from sim.outcomes.runs import run_point
 from sim.report.blocks import print_blocks
 from sim.report.rankings import sweep_blocks
@@ -23,7 +20,6 @@ from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make as make_strategy
 from strategies.registry import strategies_of
 from strategies.scenario import Scenario
-from strategies.training.replicas import DDP
 
 TRAINING = [name for name, cls in strategies_of("train").items() if cls.task == "train"]
 
@@ -165,15 +161,3 @@ def test_a_value_that_not_all_strategies_know_leaves_the_others_out(scenario, va
     assert [point.reason for point in refused] == [f"partition is '{value}', must be one of {others}"]
     kept = {point.strategy.partition for point in points if hasattr(point.strategy, "partition")}
     assert kept == {value}
-
-
-def test_outcomes_found_ahead_are_not_taken_for_bounds(scenario):
-    """Such as when points with recomputation are bounded after others were simulated."""
-    first, second, third = (Candidate(DDP(micro_batches=number), 4) for number in (1, 2, 4))
-    with ThreadPoolExecutor(1) as executor, Workers[tuple[str, Answers]](scenario, 2, executor) as workers:
-        cache = Cache(workers, None)
-        cache.answer((REPLAY, first), iter([(REPLAY, second)]))
-        bounds = dict(cache.bounds(BOUNDS, [[third]]))
-        outcome = cache.answer((REPLAY, second), iter(()))
-    assert bounds == {third: answer_of(BOUNDS, third, scenario)}
-    assert outcome.iteration_s == run_point(second.strategy, scenario).iteration_s

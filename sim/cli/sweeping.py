@@ -249,7 +249,9 @@ def _write_complete(options: argparse.Namespace, answer: Clusters) -> bool:
 def _write_reached(options: argparse.Namespace, answer: Clusters) -> None:
     """Write the rows of an interrupted sweep, and say where it goes on."""
     path, there = _incomplete(options, answer), sum(len(sweep.points) for sweep in answer)
-    known = [replace(of, points=tuple(point for point in of.points if point.reached)) for of in answer]
+    known = [
+        replace(of, points=tuple(one for one in of.points if one.answered or one.reason)) for of in answer
+    ]
     answer = answer.holding(known)
     statuses = Counter(point.status for sweep in answer for point in sweep.points)
     try:

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 from profiles.errors import DeadlockError, InfeasibleError
-from sim.explore.points import Candidate, Point
+from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point
 from sim.outcomes.results import OUT_OF_MEMORY, Result, lacking_words
-from sim.outcomes.runs import bound, coarse_bound, least_memory_bytes, parameters_of, run_point
+from sim.outcomes.runs import bound, coarse_bounds, least_memory_bytes, parameters_of, run_point
 from strategies.strategy import AnyScenario, AnyStrategy
 
 
@@ -51,17 +51,20 @@ def outcome_of(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
 
 
 ANSWERS: Final[Mapping[str, Callable[[AnyStrategy, AnyScenario], Answer]]] = {
-    COARSE: lambda strategy, scenario: Bounds(coarse_bound(strategy, scenario), 0.0),
+    COARSE: lambda strategy, scenario: Bounds(*coarse_bounds(strategy, scenario)),
     BOUNDS: bounds_of,
     ORDER: partial(bounds_of, ordered=True),
     REPLAY: outcome_of,
 }
 """In the order in which a point is asked for them."""
-FOLLOWING: Final = dict(pairwise(ANSWERS))
+FOLLOWING: Final = dict(pairwise(("", *ANSWERS)))
 
 
 def answer_of(kind: str, candidate: Candidate, scenario: AnyScenario) -> Answer:
     """Return an answer about a point, or the reason why it does not exist."""
+    if (count := getattr(candidate.strategy, "micro_batches", 1)) > MAX_MICRO_BATCHES:
+        reason = f"micro_batches({count}) exceeds {MAX_MICRO_BATCHES}, the most of a sweep"
+        return InfeasibleError(reason, "too many micro-batches")
     try:
         return ANSWERS[kind](candidate.strategy, candidate.at(scenario))
     except InfeasibleError as error:
@@ -93,11 +96,12 @@ def take_answer(point: Point, kind: str, answer: Answer, scenario: AnyScenario) 
         case InfeasibleError():
             point.reason, point.kind = str(answer), answer.kind
         case Bounds():
-            point.bound_s, point.least_memory_bytes = answer.bound_s, answer.least_memory_bytes
+            point.bound_s = answer.bound_s
+            point.least_memory_bytes = max(point.least_memory_bytes, answer.least_memory_bytes)
             there = scenario.on(point.num_gpus or scenario.workload.num_gpus)
-            if there.room_bytes is not None and answer.least_memory_bytes > there.room_bytes:
-                point.reason = lacking_words(answer.least_memory_bytes, there)
-                point.kind = OUT_OF_MEMORY
+            if there.room_bytes is not None and point.least_memory_bytes > there.room_bytes:
+                point.reason = lacking_words(point.least_memory_bytes, there)
+                point.kind, point.bound_s = OUT_OF_MEMORY, 0.0
         case Result():
             point.result = answer
             if answer.missing_memory:

@@ -139,6 +139,8 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
     def score(point: Point) -> float:
         return point.least_score(objective) if point.result is None else point.score(objective)
 
+    preferred_worth, chosen_worth = worth(choice.preferred), worth(choice.point)
+
     def facts(point: Point) -> tuple[Any, ...]:
         return tuple(fact(point, scenario) for fact in PREFERRED.values())
 
@@ -159,7 +161,7 @@ def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) ->
         if score(of) < limit
         or score(of) < own.get(of.name, 0.0)
         or (score(of) < alike and facts(of) == least)
-        or (_nowhere_worse(worth(of), worth(choice.preferred)) and worth(of) < worth(chosen))
+        or (_nowhere_worse(worth(of), preferred_worth) and worth(of) < chosen_worth)
     )
     found = min(faster, key=score, default=None)
     if found is not None or objective == "memory":  # which is counted, so that nothing ties

@@ -1,8 +1,8 @@
 """Points of a design space, of training and of sampling, with their bounds and results."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from math import inf, prod
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import tied
@@ -92,11 +92,6 @@ class Point:
         return Candidate(self.strategy, gpus, self.checkpointing)
 
     @property
-    def reached(self) -> bool:
-        """Whether it was bounded or simulated; not so where a sweep was interrupted before it."""
-        return self.status != "bounded" or self.bound_s < inf
-
-    @property
     def parameters(self) -> dict[str, Any]:
         """The strategy's parameters; none where it does not apply at all."""
         return {} if self.strategy is None else parameters_of(self.strategy)
@@ -130,6 +125,11 @@ class Point:
     def least_score(self, objective: str) -> float:
         """Lower bound of the score of a point."""
         return self._score(objective, self.bound_s, self.least_memory_bytes)
+
+    @property
+    def needed_bytes(self) -> float:
+        """Bytes of its fullest device at least, as far as is known."""
+        return max(self.least_memory_bytes, self.costs[1])
 
     @property
     def costs(self) -> tuple[float, float]:
@@ -218,18 +218,3 @@ def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candida
                 for c in candidates
             ]
     return candidates
-
-
-def groups(points: Iterable[Point]) -> list[list[Point]]:
-    """The points to be bounded, by what they share; the largest groups first, then those of the longest orders."""
-    groups: dict[tuple[int, int], list[Point]] = {}
-    for point in points:
-        degree = getattr(point.strategy, "pipeline_degree", None) or 1
-        shape = degree, getattr(point.strategy, "micro_batches", 1)
-        if shape[1] > MAX_MICRO_BATCHES:
-            point.reason = f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most of a sweep"
-            point.kind = "too many micro-batches"
-        elif point.strategy is not None:
-            groups.setdefault(shape, []).append(point)
-    shapes = sorted(groups, key=lambda shape: (len(groups[shape]), prod(shape)), reverse=True)
-    return [groups[shape] for shape in shapes]

@@ -2,14 +2,13 @@
 
 A point is left out once its bound exceeds both the k-th best score and the best of its own strategy; a bound never
 exceeds the truth, so the best of each strategy and the k best of all are exact. Then what may be chosen among ties is
-simulated, until the choice is exact, too. For the Pareto front a point is left
-out when another is at least as fast as its bound, in at most the memory that it cannot do without.
+simulated, until the choice is exact, too. For the Pareto front a point is left out when another is at least as fast as
+its bound, in at most the memory that it cannot do without.
 
-Recomputation takes time, so a point that fits needs none. A point that lacks memory is bounded with its blocks
-recomputed (``block``). If it may fit then, it is bounded with attention kept as well (``selective``), which may be
-faster. Both stand in one queue with the points that fit without recomputation, with coarse bounds whatever the cuts
-until it is their turn, and only what can still matter is simulated. ``full`` is not tried: it would hold the inputs of
-stages and one layer, less than any framework does.
+Points stand in one queue with coarse bounds, whatever their cuts, until it is their turn. Recomputation takes time, so
+a point that fits needs none. When one is found to lack memory, it joins the queue with its blocks recomputed
+(``block``), and, if it may fit then, with attention kept as well (``selective``), which may be faster. ``full`` is not
+tried: it would hold the inputs of stages and one layer, less than any framework does.
 """
 
 import heapq
@@ -19,16 +18,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
-from sim.explore.answers import BOUNDS, COARSE, FOLLOWING, REPLAY, Answer, Answers, answer_all, take_answer
+from sim.explore.answers import COARSE, FOLLOWING, REPLAY, Answer, Answers, answer_all, take_answer
 from sim.explore.choices import SLACK, choose, contender, may_start
 from sim.explore.legality import refusal
-from sim.explore.points import Candidate, Point, groups
+from sim.explore.points import Candidate, Point
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
 from sim.explore.sweep import Report, Sweep, example_of
@@ -40,6 +40,8 @@ from strategies.parameters import check_integer
 S = TypeVar("S", bound=Sweep)
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
+AT_ONCE: Final = 8
+"""The most points whose bounds are one task of a worker."""
 
 
 @no_collection()
@@ -79,139 +81,141 @@ def run_sweep(
     count = processes if executor is None else workers or LENT
     late = sweep.leading is not None  # beside others of its kind
     with Workers[tuple[str, Answers]](sweep.scenario, count, executor, late=late) as workforce:
-        cache, again = Cache(workforce, store), list[Point]()
-        if sweep.relief:  # what is known of points with relief is not asked again
-            again = [point for point in sweep.points if point.checkpointing is not None]
-            plain = tuple(point for point in sweep.points if point.checkpointing is None)
-            sweep = replace(sweep, points=plain)
-        fresh, timed = [*sweep.points], sweep.objective not in ("memory", "pareto")
+        queue = Queue(sweep, Cache(workforce, store))
         try:
-            while fresh:
-                coarse = timed and (sweep.leading is not None or bool(fresh[0].checkpointing))
-                unknown = [point for point in fresh if not point.reached]
-                _bound(sweep, unknown, cache, report, COARSE if coarse else BOUNDS)
-                again += [point for point in fresh if point.checkpointing is not None]
-                if not (fresh := next_reliefs(sweep, again)):
-                    _simulate(sweep, [*sweep.points, *again], cache, report)
-                    fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
+            queue.bound(report)
+            queue.go_on(report)
+            queue.decide(report)
+            if sweep.leading is None:
+                queue.bound_nearest()
         finally:
-            relieved = [point for point in again if point.status == "simulated"] or nearest(sweep, again)
-            sweep = replace(sweep, points=(*sweep.points, *relieved))
+            sweep = replace(sweep, points=(*sweep.points, *queue.relieved()))
             reached(sweep)
     return sweep
 
 
-def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report, kind: str) -> None:
-    """Bound points, together those of one degree and number of micro-batches, which share most work."""
-    shared = groups(points)
-    same: dict[Candidate, list[Point]] = {}
-    for point in chain.from_iterable(shared):
-        same.setdefault(point.candidate(sweep.scenario), []).append(point)
-    each = [tuple(dict.fromkeys(point.candidate(sweep.scenario) for point in group)) for group in shared]
-    done = 0
-    for candidate, bounds in cache.bounds(kind, each):
-        for point in same[candidate]:
-            take_answer(point, kind, bounds, sweep.scenario)
-            done += 1
-            report("bounding", done, sum(map(len, shared)))
-
-
-def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
-    """Simulate what can still matter: the most promising point of each strategy, then by bound.
+class Queue:
+    """Points of a sweep in their turn: the most promising point of each strategy, then by bound.
 
     Until one that a runtime starts was simulated, all such points matter, since those come first.
-    Only a point whose turn it is gets its next bounds, which take longer; then it waits for its turn again.
-    Which points are simulated depends on the answers about those before them alone, not on who is quick.
+    Only a point whose turn it is gets its next bounds, which take longer; then it waits for its turn again, beside
+    those with relief that they may call for.
+    Of equals the first of the sweep comes first, so which are simulated depends on answers alone, not on who is quick.
     """
-    known = {flag: Threshold(sweep.objective, sweep.top, sweep.leading) for flag in (True, False)}
-    led = {point.name for point in points if point.status == "simulated"}
-    if sweep.leading is not None:
-        led |= {point.name for point in points} - set(sweep.leading)
-    done = 0
-    started = any(point.status == "simulated" and may_start(point, sweep.scenario) for point in points)
 
-    def matters(point: Point) -> bool:
-        always = sweep.exhaustive or (not started and may_start(point, sweep.scenario))
-        limit = inf if always else known[point.recommended].limit(point)
-        return point.status == "bounded" and point.least_score(sweep.objective) < limit
+    def __init__(self, sweep: Sweep, cache: "Cache") -> None:
+        self.sweep, self.cache, self._again = sweep, cache, dict[Candidate, Point]()
+        self._points, self._waiting = list(sweep.points), list[Point]()
+        self._places = {id(point): place for place, point in enumerate(self._points)}
+        self._known = {flag: Threshold(sweep.objective, sweep.top, sweep.leading) for flag in (True, False)}
+        simulated = [point for point in self._points if point.status == "simulated"]
+        self._led = {point.name for point in simulated}
+        if sweep.leading is not None:
+            self._led |= {point.name for point in self._points} - set(sweep.leading)
+        self._started = any(may_start(point, sweep.scenario) for point in simulated)
+        for point in simulated:
+            self._known[point.recommended].add(point)
 
-    def turn(point: Point) -> tuple[bool, float]:
-        return point.name in led, point.least_score(sweep.objective)
+    def bound(self, report: Report) -> None:
+        """Bound all points coarsely that are not, and those with relief that these call for."""
+        points = list(self._points)
+        for done, point in enumerate(points, 1):
+            self._relieve(point) if point.answered or point.reason else self._ask(point)
+            report("bounding", done, len(points))
+        self._waiting = sorted(filter(self._matters, self._points), key=self._turn)
 
-    def ahead() -> Iterator[Question]:
-        for point in waiting[: 2 * cache.workers.window]:
-            candidate, later = point.candidate(sweep.scenario), replace(point)
-            while (kind := FOLLOWING[later.answered]) != REPLAY and (kind, candidate) in cache.known:
-                take_answer(later, kind, cache.known[kind, candidate], sweep.scenario)
-            if matters(later):
+    def _matters(self, point: Point) -> bool:
+        always = self.sweep.exhaustive or (not self._started and may_start(point, self.sweep.scenario))
+        limit = inf if always else self._known[point.recommended].limit(point)
+        return point.status == "bounded" and point.least_score(self.sweep.objective) < limit
+
+    def _turn(self, point: Point) -> tuple[bool, float, int]:
+        return point.name in self._led, point.least_score(self.sweep.objective), self._places[id(point)]
+
+    def _ahead(self) -> Iterator["Question"]:
+        """Yield what may be asked next."""
+        scenario = self.sweep.scenario
+        for point in self._waiting[: 2 * AT_ONCE * self.cache.workers.window]:
+            candidate, later = point.candidate(scenario), replace(point)
+            while (kind := FOLLOWING[later.answered]) != REPLAY and (kind, candidate) in self.cache.known:
+                take_answer(later, kind, self.cache.known[kind, candidate], scenario)
+            if self._matters(later):
                 yield kind, candidate
 
-    def simulate(point: Point) -> bool:
+    def _ask(self, point: Point) -> bool:
         """Bound a point more closely, or simulate it where that is done; return whether it was simulated."""
         kind = FOLLOWING[point.answered]
-        answer = cache.answer((kind, point.candidate(sweep.scenario)), ahead())
-        take_answer(point, kind, answer, sweep.scenario)
+        answer = self.cache.answer((kind, point.candidate(self.sweep.scenario)), self._ahead())
+        take_answer(point, kind, answer, self.sweep.scenario)
+        self._relieve(point)
         return kind == REPLAY
 
-    for point in points:
-        known[point.recommended].add(point)
-    waiting = sorted(filter(matters, points), key=turn)
-    while waiting:
-        point = waiting.pop(0)
-        if not matters(point):
-            continue
-        if not simulate(point):
-            insort(waiting, point, key=turn)
-            continue
-        starts = not started and point.status == "simulated" and may_start(point, sweep.scenario)
-        if known[point.recommended].add(point) or starts or point.name not in led:
-            led.add(point.name)
-            started |= starts
-            waiting = sorted(filter(matters, waiting), key=turn)
-        done += 1
-        report("simulating", done, done + len(waiting))
-    if (choice := choose(points, sweep.scenario, sweep.objective)) is not None:
-        worst = SLACK * choice.best.score(sweep.objective)
-        points = [of for of in points if of.result is not None or of.least_score(sweep.objective) <= worst]
-    while (chosen := contender(points, sweep.scenario, sweep.objective)) is not None:
-        simulate(chosen)
+    def _relieve(self, point: Point) -> None:
+        """Let the point with relief that one calls for wait, too.
 
+        Where memory is ranked by, points that fit are tried again, too: what is recomputed need not be kept.
+        """
+        sweep, by_memory = self.sweep, self.sweep.objective == "memory"
+        lacks, fits = point.kind == OUT_OF_MEMORY, point.reason is None
+        block = point.checkpointing is None and (lacks or (by_memory and fits))
+        selective = point.checkpointing == BLOCK and fits and not by_memory and attends_in_one(sweep.scenario)
+        if not sweep.relief or not (block or selective):
+            return
+        candidate = point.candidate(sweep.scenario)._replace(checkpointing=BLOCK if block else SELECTIVE)
+        other = candidate.point()
+        refused = sweep.runtime and refusal(find_runtime(sweep.runtime), other, sweep.scenario)
+        if candidate not in self._again and not refused:
+            self._again[candidate], self._places[id(other)] = other, self._places[id(point)]
+            self._ask(other)  # coarsely
+            self._points.append(other)
+            insort(self._waiting, other, key=self._turn)
 
-def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
-    """Points of a sweep with relief that are to be tried next, by what is known of others.
+    def go_on(self, report: Report) -> None:
+        """Ask about points in their turn as long as they matter."""
+        done = 0
+        while self._waiting:
+            point = self._waiting.pop(0)
+            if not self._matters(point):
+                continue
+            if not self._ask(point):
+                insort(self._waiting, point, key=self._turn)
+                continue
+            starts = point.status == "simulated" and may_start(point, self.sweep.scenario)
+            if self._known[point.recommended].add(point) or starts > self._started:
+                self._started |= starts
+                self._waiting = list(filter(self._matters, self._waiting))
+            if point.name not in self._led:
+                self._led.add(point.name)
+                self._waiting.sort(key=self._turn)
+            done += 1
+            report("simulating", done, done + len(self._waiting))
 
-    Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
-    The points of the sweep are without relief; those ``tried`` are with it. All are bounded.
-    """
-    if not sweep.relief:
-        return []
-    by_memory = sweep.objective == "memory"
+    def decide(self, report: Report) -> None:
+        """Simulate what may be chosen among ties."""
+        scenario, objective = self.sweep.scenario, self.sweep.objective
+        if (choice := choose(self._points, scenario, objective)) is not None:
+            worst = SLACK * choice.best.score(objective)
+            self._points = [of for of in self._points if of.result or of.least_score(objective) <= worst]
+        while (chosen := contender(self._points, scenario, objective)) is not None:
+            self._ask(chosen)
+            self.go_on(report)
 
-    def lack(points: Iterable[Point]) -> list[Point]:
-        return [of for of in points if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None)]
+    def bound_nearest(self) -> None:
+        """Bound more closely what may be the point that lacks least memory, with relief or without: it is named."""
+        for points in (self.sweep.points, self._again.values()):
+            lacking, least = [of for of in points if of.kind == OUT_OF_MEMORY], inf
+            for point in sorted(lacking, key=attrgetter("needed_bytes")):
+                if point.answered == COARSE and point.needed_bytes < least:
+                    self._ask(point)
+                least = min(least, point.needed_bytes if point.kind == OUT_OF_MEMORY else inf)
 
-    known = {of.candidate(sweep.scenario): of for of in tried}
-    blocks = [of for of in known.values() if of.checkpointing == BLOCK]
-    again = {BLOCK: lack(sweep.points)}
-    if not by_memory and attends_in_one(sweep.scenario):
-        again[SELECTIVE] = [of for of in blocks if of.kind is None]
-    candidates = (
-        of.candidate(sweep.scenario)._replace(checkpointing=checkpointing)
-        for checkpointing, points in again.items()
-        for of in points
-    )
-    fresh = [candidate.point() for candidate in candidates if candidate not in known]
-    if sweep.runtime is None:
-        return fresh
-    return [of for of in fresh if not refusal(find_runtime(sweep.runtime), of, sweep.scenario)]
-
-
-def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
-    """Return the point tried with relief that lacks least, where nothing at all is feasible."""
-    if any(point.reason is None for point in sweep.points):
-        return []
-    short = [point for point in tried if point.kind == OUT_OF_MEMORY]
-    return [example_of(short, OUT_OF_MEMORY)] if short else []
+    def relieved(self) -> list[Point]:
+        """Simulated points with relief; where nothing at all is feasible, the one that lacks least memory."""
+        tried = sorted(self._again.values(), key=lambda point: self._places[id(point)])
+        if any(of.reason is None for of in (*self.sweep.points, *tried)):
+            return [point for point in tried if point.status == "simulated"]
+        lacking = [point for point in tried if point.kind == OUT_OF_MEMORY]
+        return [example_of(lacking, OUT_OF_MEMORY)] if lacking else []
 
 
 Question = tuple[str, Candidate]
@@ -232,26 +236,13 @@ class Cache:
         self.known: dict[Question, Answer] = {}
         self._requested: set[Question] = set()
 
-    def bounds(self, kind: str, groups: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
-        """Yield bounds of a kind of all points as they become known; a group is one task."""
-        for group in groups:
-            self._request(kind, group)
-        points = dict.fromkeys(candidate for group in groups for candidate in group)
-        answered = [candidate for candidate in points if (kind, candidate) in self.known]
-        yield from ((candidate, self.known[kind, candidate]) for candidate in answered)
-        awaited = points.keys() - answered
-        while awaited:
-            for of, answers in self._finished():
-                if of == kind:  # not of points that were simulated ahead
-                    awaited -= answers.keys()
-                    yield from answers.items()
-
     def answer(self, question: Question, ahead: Iterator[Question]) -> Answer:
         """Return the answer to a question; what may be asked next is submitted ``ahead`` where workers are idle."""
         self._request(question[0], question[1:])
         while question not in self.known:
             while self.workers.open_tasks < self.workers.window and (other := next(ahead, None)) is not None:
-                self._request(other[0], other[1:])
+                more = islice(ahead, AT_ONCE - 1) if other[0] != REPLAY else ()
+                self._request(other[0], [other[1], *(one for kind, one in more if kind == other[0])])
             self._finished()
         return self.known[question]
 
@@ -263,11 +254,18 @@ class Cache:
             kept = {(kind, candidate): self.store.answer(kind, candidate) for candidate in fresh}
             self.known |= {question: answer for question, answer in kept.items() if answer is not None}
         if unknown := tuple(candidate for candidate in fresh if (kind, candidate) not in self.known):
-            self.workers.submit(partial(answer_all, kind, unknown))
+            if kind == COARSE:  # found sooner than sent to a worker
+                self._keep([answer_all(kind, unknown, self.workers.known)])
+            else:
+                self.workers.submit(partial(answer_all, kind, unknown))
 
     def _finished(self) -> list[tuple[str, Answers]]:
         """Wait for workers, and return the answers that they found; they are kept."""
-        done = self.workers.finished()
+        self._keep(done := self.workers.finished())
+        return done
+
+    def _keep(self, done: Iterable[tuple[str, Answers]]) -> None:
+        """Keep answers that were found out, in the store too."""
         for kind, answers in done:
             self.known |= {(kind, candidate): answer for candidate, answer in answers.items()}
             if self.store is not None:
@@ -276,7 +274,6 @@ class Cache:
                 except InputError as error:  # such as a full disk
                     warn_caller(f"{error}: what is still found is not kept", DiffusimWarning)
                     self.store = None
-        return done
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from profiles.checks import is_one_of
@@ -69,16 +70,23 @@ class Sweep:
         Within each group, points that are not recommended come last; of equal scores, the faster comes first, then the
         one that holds less. Of points that lack memory whatever their order, the one that lacks least comes first.
         """
-        order = {"simulated": 0, "bounded": 1, "infeasible": 2}
+        order = {"bounded": 0, "infeasible": 1}
 
         def rank(point: Point) -> tuple[float, ...]:
-            score, lacks = point.score(self.objective), point.least_memory_bytes if point.reason else 0.0
-            bound_s = 0.0 if point.status == "simulated" else point.bound_s
-            return order[point.status], not point.recommended, score, *point.costs, bound_s, lacks
+            lacks = point.least_memory_bytes if point.reason else 0.0
+            return order[point.status], not point.recommended, *point.costs, point.bound_s, lacks
+
+        return [*self.simulated(), *sorted((of for of in self.points if of.status in order), key=rank)]
+
+    def simulated(self) -> list[Point]:
+        """Simulated points in that order."""
+
+        def rank(point: Point) -> tuple[float, ...]:
+            return not point.recommended, point.score(self.objective), *point.costs
 
         unique: dict[object, Point] = {}
-        for point in sorted(self.points, key=rank):
-            unique.setdefault(point.identity or id(point), point)
+        for point in sorted((of for of in self.points if of.status == "simulated"), key=rank):
+            unique.setdefault(point.identity, point)
         return list(unique.values())
 
     def listed(self) -> list[Point]:
@@ -88,7 +96,7 @@ class Sweep:
 
     def choice(self) -> Choice | None:
         """The recommended point, and what decided on it; None where none was simulated."""
-        return choose(self.ranked(), self.scenario, self.objective)
+        return choose(self.simulated(), self.scenario, self.objective)
 
     def best_point(self) -> Point | None:
         """The recommended point, which runtimes start if they start any; None where none was simulated."""
@@ -97,7 +105,7 @@ class Sweep:
 
     def fastest_point(self) -> Point | None:
         """The recommended point of the best score, whether or not a runtime starts it; None where there is none."""
-        return next((of for of in self.ranked() if of.status == "simulated" and of.recommended), None)
+        return next((of for of in self.simulated() if of.recommended), None)
 
     def ties(self) -> list[Point]:
         """The recommended points that the comparison with the best cannot tell from it, best first.
@@ -108,7 +116,7 @@ class Sweep:
         best = self.best_point()
         if best is None:
             return []
-        good = [point for point in self.ranked() if point.recommended]
+        good = [point for point in self.simulated() if point.recommended]
         first = {(point.name, starts(point, self.scenario)): point for point in reversed(good)}
 
         def ties(point: Point) -> bool:
@@ -120,7 +128,7 @@ class Sweep:
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""
         first: dict[object, Point] = {}
-        pairs = [(of, first.setdefault(of.identity[1:], of)) for of in self.ranked() if of.identity]
+        pairs = [(of, first.setdefault(of.identity[1:], of)) for of in self.simulated() if of.identity]
         return {id(point): same for point, same in pairs if same is not point}
 
     def copies(self, point: Point) -> int:
@@ -252,11 +260,7 @@ class Sweep:
 
 def example_of(points: Iterable[Point], kind: str) -> Point:
     """The point that stands for the infeasible ones of a kind: of those that lack memory, the one that lacks least."""
-
-    def needed_bytes(point: Point) -> float:
-        return max(point.least_memory_bytes, point.costs[1])
-
-    return min((point for point in points if point.kind == kind), key=needed_bytes)
+    return min((point for point in points if point.kind == kind), key=attrgetter("needed_bytes"))
 
 
 def example_words(points: Iterable[Point], kind: str) -> str:

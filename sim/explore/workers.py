@@ -241,11 +241,10 @@ def parallel_calls(workers: int, *calls: Call) -> list[Any]:
     """Return the values of calls, the longest of which come first, from forked processes where there are several.
 
     Args:
-        workers: 1, or where processes are not forked, this one makes all calls; else each has a process of its own, so
-            that all cores have work until the last is done.
+        workers: processes; of 1, or where processes are not forked, this one makes all calls.
         calls: functions with their arguments; forked processes have them, so only the values travel.
     """
-    values = dict(finished_calls(calls, len(calls) if workers > 1 else 1))
+    values = dict(finished_calls(calls, min(workers, len(calls))))
     return [values[number] for number in range(len(calls))]
 
 

@@ -66,9 +66,12 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False
     return together_s(list(by_job.values()))
 
 
-def coarse_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Return seconds that a point cannot undercut in whatever order and cuts; 0 where its strategy does not know."""
-    return together_s([job.strategy.coarse_bound(job.scenario) for job in strategy.jobs(scenario)])
+def coarse_bounds(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[float, float]:
+    """Return seconds and bytes that a point cannot undercut, whatever its order and cuts; 0 where nobody knows."""
+    seconds, sizes = zip(
+        *(job.strategy.coarse_bounds(job.scenario) for job in strategy.jobs(scenario)), strict=True
+    )
+    return together_s(seconds), max(sizes)
 
 
 def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:

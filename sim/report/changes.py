@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InputError, counted
 from profiles.software.runtimes import find_runtime
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
-from sim.explore.answers import BOUNDS, REPLAY, answer_of, take_answer
+from sim.explore.answers import BOUNDS, COARSE, REPLAY, answer_of, take_answer
 from sim.explore.legality import INDUCTOR, always_recomputed, starters, swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
@@ -21,8 +21,6 @@ from strategies.plans.workloads import CACHED, ONLINE
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
-CONTENDERS: Final = 4
-"""Strategies whose best points are tried first, until one fits: what others beat need not be bounded closely."""
 LINKS: Final = (
     ("both links", "inter", "intra"), ("the link between nodes", "inter"), ("the link in a node", "intra"),
 )  # fmt: skip
@@ -143,86 +141,68 @@ def variations(
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
     """Return the calls that give the changes of an answer."""
     assert answer.result is not None
-    first: dict[str, Point] = {}
-    for point in [answer, *sweep.ranked()]:
-        if point.recommended and point.status == "simulated":
-            first.setdefault(point.name, point)
-    known = [*first.values()][:CONTENDERS]
     runtimes = map(find_runtime, starters(answer, sweep.scenario))
     stack = INDUCTOR * any("stack" in one.sets for one in runtimes if sweep.runtime in (None, one.name))
     changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or "", stack))
     always = sweep.runtime and always_recomputed(sweep.runtime)
     links = [one for one in changes if one.name.startswith("twice ")]
     alone = (one for one in changes if one not in links and not (one.recomputes and always))
-    calls = [(_change, (one, sweep, known)) for one in alone]
-    return calls + ([(_limiting, (links, sweep, known))] if links else [])
+    calls = [(_change, (one, sweep, answer)) for one in alone]
+    return calls + ([(_limiting, (links, sweep, answer))] if links else [])
 
 
-def _limiting(links: Sequence[Variation], sweep: Sweep, known: Sequence[Point]) -> Change:
+def _limiting(links: Sequence[Variation], sweep: Sweep, first: Point) -> Change:
     """Return the change of the one link that brings most of what all do; of all where none alone does."""
-    every = _change(links[0], sweep, known)
+    every = _change(links[0], sweep, first)
     for one in links[1:] if every.speed >= 1 + LEAST else ():
-        if (change := _change(one, sweep, known)).speed ** 2 >= every.speed:
+        if (change := _change(one, sweep, first)).speed ** 2 >= every.speed:
             return change
     alike = f"{every.name}, which limit alike" if len(links) > 1 and every.speed >= 1 + LEAST else every.name
     return replace(every, name=alike)
 
 
-def _change(variation: Variation, sweep: Sweep, known: Sequence[Point]) -> Change:
-    """Return the change of the first of some points; what beats the first of them that fits is looked at closely."""
-    scenario, first = variation.scenario, known[0]
+def _change(variation: Variation, sweep: Sweep, first: Point) -> Change:
+    """Return the change of an answer."""
+    scenario = variation.scenario
     sweep = replace(sweep, relief=()) if variation.recomputes else sweep
     names = tuple(dict.fromkeys(point.name for point in sweep.points))
     points = swept_points(scenario, names, sweep.held, sweep.runtime)
-    _begin(points, known, scenario, relief=bool(sweep.relief))
     again = swept(sweep, points, scenario, sweep.objective, (first.name,))
-    ranked = [point for point in again.ranked() if point.status == "simulated"]
+    ranked = again.simulated()
     if (best := again.best_point()) is None:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     same = best if best.name == first.name else next((of for of in ranked if of.name == first.name), None)
     assert first.result is not None and best.result is not None
     stays = best is same
-    answer, before_per_s = first.candidate(scenario), sweep.samples_per_s(first)
-    kept = next((of for of in again.points if of.result and of.candidate(scenario) == answer), None)
+    before_per_s = sweep.samples_per_s(first)
+    speed, kept = sweep.samples_per_s(best) / before_per_s, None
+    if speed < 1 and not (variation.recomputes and first.checkpointing):
+        kept = _asked(first.candidate(scenario).point(), scenario, BOUNDS, REPLAY)
     before = [of for of in sweep.points if (of.strategy, of.num_gpus) == (best.strategy, best.num_gpus)]
+    before = [_asked(of, sweep.scenario, *[BOUNDS] * (of.answered == COARSE)) for of in before]
     return Change(
         variation.name,
         variation.flags,
         best.name,
-        speed := sweep.samples_per_s(best) / before_per_s,
+        speed,
         stays=stays,
         tie=same is not None and not stays and same.tied(best, sweep.objective),
         memory=best.result.peak_memory_bytes / held if (held := first.result.peak_memory_bytes) else 1.0,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
-        fits=not any(p.kind == OUT_OF_MEMORY and p.candidate(scenario) == answer for p in again.points),
+        fits=kept is None or kept.kind != OUT_OF_MEMORY,
         lacked=bool(before) and all(of.kind == OUT_OF_MEMORY for of in before),
-        enough=speed < 1
-        and kept is not None
-        and kept.reason is None
-        and again.samples_per_s(kept) >= before_per_s,
+        enough=kept is not None and kept.reason is None and again.samples_per_s(kept) >= before_per_s,
     )
 
 
-def _begin(points: list[Point], known: Sequence[Point], scenario: AnyScenario, *, relief: bool) -> None:
-    """Simulate the first of some known points that fits a scenario, if need be with its relief."""
-    there = {point.candidate(scenario): point for point in points if point.strategy is not None}
-    for candidate in (point.candidate(scenario) for point in known):
-        if (point := there.get(candidate._replace(checkpointing=None))) is None:
-            continue
-        _work_out(point, scenario)
-        if point.kind == OUT_OF_MEMORY and relief and candidate.checkpointing:
-            points.append(point := candidate.point())
-            _work_out(point, scenario)
-        if point.status == "simulated":
-            return
-
-
-def _work_out(point: Point, scenario: AnyScenario) -> None:
-    """Simulate a point, unless its bounds say that it does not fit."""
-    for kind in (BOUNDS, REPLAY):
+def _asked(point: Point, scenario: AnyScenario, *kinds: str) -> Point:
+    """Return a point with more answers, unless it does not fit by those before."""
+    point = replace(point)
+    for kind in kinds:
         if point.reason is None:
             take_answer(point, kind, answer_of(kind, point.candidate(scenario), scenario), scenario)
+    return point
 
 
 def fastest_of(sweep: Sweep) -> Result | None:

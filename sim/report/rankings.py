@@ -52,7 +52,7 @@ def sweep_blocks(sweep: Sweep, note: str = "") -> list[Block]:
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
     """Return a table of the best points, or the Pareto front, and of the best of each strategy, with its legend."""
-    simulated = [point for point in sweep.ranked() if point.status == "simulated"]
+    simulated = sweep.simulated()
     if not simulated:
         return []
     best = front(simulated) if sweep.objective == "pareto" else simulated[:most]

@@ -275,7 +275,7 @@ def _short(result: Result) -> dict[str, Any]:
 
 def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     """Return the verdict of a sweep, with a note; false where no recommended point fits."""
-    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
+    ranked = [point for point in sweep.simulated() if point.recommended]
     if (choice := sweep.choice()) is None:
         return NoVerdict(sweep)
     best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
@@ -289,17 +289,13 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     others = [*there, *(point for point in ranked if research is None or point.name != research.name)]
     other = next((point for point in others if point.name != best.name and not point.same(best)), None)
     leaders = {point.name: point for point in reversed(ties)}
-    answers = iter(
-        parallel_calls(
-            sweep.workers,
-            (account_of_best, (sweep, best, None if by_memory else other)),
-            *([(fastest_of, (sweep,))] if by_memory else []),
-            *changes_asked(sweep, best),
-        )
-    )
+    account_asked = account_of_best, (sweep, best, None if by_memory else other)
+    fastest_asked = [(fastest_of, (sweep,))] if by_memory else []
+    calls = changes_asked(sweep, best)  # the last takes longest: one link after the other
+    answers = parallel_calls(sweep.workers, *calls[-1:], *calls[:-1], account_asked, *fastest_asked)
+    *changes, (account, difference) = answers[: len(calls) + 1]
     always = sweep.runtime and always_recomputed(sweep.runtime)
-    (account, difference), result = next(answers), sweep.result_of(best)
-    fastest = next(answers) if by_memory else None
+    result, fastest = sweep.result_of(best), answers[-1] if by_memory else None
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
@@ -312,7 +308,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
         ties=Counter(point.name for point in ties),
         wide=frozenset(name for name, of in leaders.items() if of.costs[0] > SLACK * best.costs[0]),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
-        changes=tuple(answers),
+        changes=(*changes[1:], *changes[:1]),
         tried=values,
         fair=_one_copy_words(sweep),
         runs_in=tuple(sorted(runtimes_of(result), key=lambda name: name != sweep.runtime)),

@@ -107,12 +107,12 @@ class DataParallel(Strategy):
         layout = self.layout(scenario)
         return least_bytes(layout, self.way(layout))
 
-    def coarse_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut: all compute but the optimizer's."""
+    def coarse_bounds(self, scenario: Scenario) -> tuple[float, float]:
+        """Seconds that no iteration can undercut: all compute but the optimizer's; nothing of bytes."""
         layout = self.layout(scenario)
         passes_s = (of for cut in layout.cuts for of in layout.layer_times(cut.component))
         work_s = sum(float(of.sum()) for of in passes_s)
-        return self.micro_batches * (before_s(layout, layout.stages[:1]) + work_s)
+        return self.micro_batches * (before_s(layout, layout.stages[:1]) + work_s), 0.0
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""

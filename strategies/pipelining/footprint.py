@@ -6,6 +6,7 @@ Units of a mesh all lie on one device, which keeps each skip once.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from profiles.costs.checkpointing import Checkpointed
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
 from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Cut
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario
 
@@ -277,6 +279,28 @@ def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
     parts = layout.parts if layout.divided else 1
     of = (layout.cuts, layout.skip_route, layout.mesh, layout.in_units, layout.divided)
     return layout.scenario.remember(("held", of, parts, layout.local_batch), make)
+
+
+def uncut_memory_bytes(layout: Layout) -> float:
+    """Bytes below which no cut of the backbones leaves the fullest device of a pipeline.
+
+    All states lie somewhere. And when the first backward of a backbone begins, each of its stages holds a micro-batch.
+    """
+    scenario, degree = layout.scenario, layout.shape.degree
+    divided = ("optimizer",) if layout.shape.sharded else ()
+
+    def make() -> float:
+        components, backbones = scenario.model.components, scenario.model.backbones
+        cuts = tuple(Cut(one, (0, len(components[one].layers)), (0,)) for one in backbones)
+        whole = replace(layout, cuts=cuts, divided=divided)
+        frozen_bytes = FROZEN_WEIGHT_BYTES * sum(components[index].parameters for index in scenario.frozen)
+        state_bytes = sum(buffer.size_bytes for buffer in _state_buffers(whole, 0))
+        apart = scenario.workload.recomputed_together > 1  # which layers run again together, cuts decide
+        saved = 0.0 if apart else max(saved_bytes(whole, stage) for stage in whole.stages)
+        return frozen_bytes + (state_bytes - frozen_bytes + saved) / degree
+
+    key = ("uncut memory", degree, layout.local_batch, layout.parts)
+    return scenario.remember(key, make)
 
 
 def least_memory_bytes(

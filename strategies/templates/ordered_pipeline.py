@@ -14,7 +14,7 @@ from strategies.bounds.pipelines import staged_bound, uncut_bound
 from strategies.orders.named import SPLIT, WHOLE, one_forward_one_backward_order, placed, whole
 from strategies.orders.problem import most_in_flight
 from strategies.pipelining.cutting import folded
-from strategies.pipelining.footprint import least_memory_bytes
+from strategies.pipelining.footprint import least_memory_bytes, uncut_memory_bytes
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Shape, shapes
@@ -76,10 +76,14 @@ class StagedPipeline(Strategy):
         """Seconds that no iteration can undercut, for any order."""
         return staged_bound(self.layout(scenario), split=self.split)
 
-    def coarse_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, for any order and partition."""
-        scenario = sharded(scenario) if self.shape.sharded else scenario
-        return uncut_bound(Layout(scenario, self.shape), len(self.positions()), split=self.split)
+    def coarse_bounds(self, scenario: Scenario) -> tuple[float, float]:
+        """Seconds and bytes that no iteration can undercut, for any order and partition."""
+        layout = Layout(sharded(scenario) if self.shape.sharded else scenario, self.shape)
+        return self._uncut_s(layout), uncut_memory_bytes(layout)
+
+    def _uncut_s(self, layout: Layout) -> float:
+        """Those seconds, of a layout without cuts."""
+        return uncut_bound(layout, len(self.positions()), split=self.split)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""

@@ -56,9 +56,8 @@ class Bidirectional(OrderedPipeline):
             )
         return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in divided)
 
-    def coarse_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, for any order and partition."""
-        return uncut_bound(Layout(scenario, self.shape), self.pipeline_degree, chains=2)
+    def _uncut_s(self, layout: Layout) -> float:
+        return uncut_bound(layout, self.pipeline_degree, chains=2)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""

@@ -100,9 +100,8 @@ class DiffusionPipe(DepthFirstPipeline):
         evenly_s = sum(_stages_s(layout)) / layout.shape.degree + least_frozen_s(layout)
         return max(staged_bound(layout, frozen_first=False), evenly_s)
 
-    def coarse_bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut, for any order and partition."""
-        return uncut_bound(Layout(scenario, self.shape), self.pipeline_degree, frozen_first=False)
+    def _uncut_s(self, layout: Layout) -> float:
+        return uncut_bound(layout, self.pipeline_degree, frozen_first=False)
 
     def order_bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut in this order."""
