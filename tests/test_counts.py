@@ -109,7 +109,7 @@ def test_of_several_clusters_each_has_the_best_of_its_sweep_and_prices_name_the_
 
 def test_a_cluster_is_named_once_and_a_price_alone_is_told(capsys):
     with pytest.raises(InputError, match="cluster is l20-pcie-8,l20-pcie-8, must name each once"):
-        sim.sweep("sd21", "l20-pcie-8,l20-pcie-8")
+        sim.sweep("sd21", ["l20-pcie-8", "l20-pcie-8"])
     assert main(["sweep", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--price", "36"]) == 0
     asked = {"gpus": 2, "strategy": "ddp", "workers": 1}
     with pytest.warns(DiffusimNote, match=r"^`price` 36 is of every cluster; a \.toml file has one of each$"):
