@@ -22,10 +22,8 @@ NO_RUNTIME: Final = "none known"
 """In place of the names of runtimes that run a point, where none is known."""
 OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
 """Parameters of samplers that change nothing of the whole image on one stage."""
-
-INDUCTOR: Final = "inductor"
-COMPILED: Final = ("compiled", INDUCTOR)
-"""Stacks of torch.compile; ``INDUCTOR`` is what it is without options."""
+COMPILED: Final = ("compiled", "inductor")
+"""Stacks of torch.compile."""
 TIMED: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
     "stack": ("", COMPILED), "precision": (HALF, (FP8,)), "all_to_all": (HALF, (FP8,)), "cache_steps": (0.0, ()),
 }  # fmt: skip

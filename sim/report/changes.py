@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
-from profiles.software.runtimes import find_runtime
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
 from sim.explore.answers import BOUNDS, COARSE, REPLAY, answer_of, take_answer
-from sim.explore.legality import INDUCTOR, always_recomputed, starters, swept_points
+from sim.explore.legality import always_recomputed, swept_points
 from sim.explore.points import Point
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
@@ -92,13 +91,8 @@ class Variation(NamedTuple):
     recomputes: bool = False
 
 
-def variations(
-    scenario: AnyScenario, num_gpus: int, checkpointing: str = "", stack: str = ""
-) -> Iterator[Variation]:
-    """Yield the scenario with one thing changed, of those that most often decide; the answer's GPUs decide on links.
-
-    In training ``stack`` is one that a runtime of the answer could set.
-    """
+def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") -> Iterator[Variation]:
+    """Yield the scenario with one thing changed, of those that most often decide; the answer's GPUs decide on links."""
     workload: Any = scenario.workload
     cluster = scenario.cluster
 
@@ -112,9 +106,6 @@ def variations(
         if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
             kind = CACHED if workload.frozen == ONLINE else ONLINE
             yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)
-        if stack and scenario.measured is None and scenario.stack.name == DEFAULT_STACK:
-            compiled = replace(scenario, stack=load_stack(stack), asked_stack="")
-            yield Variation(f"torch.compile (--stack {stack})", f"--stack {stack}", compiled)
     else:
         if scenario.measured is None:  # which is of one stack
             name = scenario.stack.name
@@ -141,9 +132,7 @@ def variations(
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
     """Return the calls that give the changes of an answer."""
     assert answer.result is not None
-    runtimes = map(find_runtime, starters(answer, sweep.scenario))
-    stack = INDUCTOR * any("stack" in one.sets for one in runtimes if sweep.runtime in (None, one.name))
-    changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or "", stack))
+    changes = list(variations(sweep.scenario, answer.result.num_gpus, answer.checkpointing or ""))
     always = sweep.runtime and always_recomputed(sweep.runtime)
     links = [one for one in changes if one.name.startswith("twice ")]
     alone = (one for one in changes if one not in links and not (one.recomputes and always))
