@@ -13,9 +13,9 @@ from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
 from sim.explore.legality import starters
 from sim.outcomes.runs import run_point
-from sim.report import blocks
+from sim.report import blocks, changes
 from sim.report.blocks import print_blocks
-from sim.report.changes import Variation, _change, variations
+from sim.report.changes import Change, Variation, _change, variations
 from sim.report.rankings import print_rows_json, sweep_blocks
 from sim.report.results import time_words
 
@@ -73,6 +73,18 @@ def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
     assert names(drawn, 1) == ["stack fused-graphs", "4 images at once"]
     online = sim.sweep("sd21", gpus=2, checkpointing="full", frozen="cached", strategy="ddp", workers=1)
     assert names(online, 2)[:2] == ["no checkpointing", "encoders online"]
+
+
+def test_the_links_of_two_levels_share_one_line_that_says_which_is_the_limit(trained, monkeypatch):
+    links = [one for one in variations(trained.scenario, 16) if one.name.startswith("twice ")]
+    for gains, said in {
+        (1.05, 1.001, 1.001): "twice both links, which limit alike",
+        (1.05, 1.04, 1.001): "twice the link between nodes",
+        (1.05, 1.001, 1.04): "twice the link in a node",
+    }.items():
+        made = [Change(of.name, "", "", x, stays=True, tie=False) for of, x in zip(links, gains, strict=True)]
+        monkeypatch.setattr(changes, "_change", lambda one, *_, made=made: made[links.index(one)])
+        assert changes._limiting(links, trained, None).name == said
 
 
 def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
