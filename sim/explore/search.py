@@ -243,7 +243,7 @@ class Cache:
             while self.workers.open_tasks < self.workers.window and (other := next(ahead, None)) is not None:
                 more = islice(ahead, AT_ONCE - 1) if other[0] != REPLAY else ()
                 self._request(other[0], [other[1], *(one for kind, one in more if kind == other[0])])
-            self._finished()
+            self._keep(self.workers.finished())
         return self.known[question]
 
     def _request(self, kind: str, candidates: Sequence[Candidate]) -> None:
@@ -258,11 +258,6 @@ class Cache:
                 self._keep([answer_all(kind, unknown, self.workers.known)])
             else:
                 self.workers.submit(partial(answer_all, kind, unknown))
-
-    def _finished(self) -> list[tuple[str, Answers]]:
-        """Wait for workers, and return the answers that they found; they are kept."""
-        self._keep(done := self.workers.finished())
-        return done
 
     def _keep(self, done: Iterable[tuple[str, Answers]]) -> None:
         """Keep answers that were found out, in the store too."""
