@@ -181,7 +181,8 @@ def test_stores_and_rows_of_the_same_sweeps_compare_alike_though_stores_hold_poi
         assert same.winners[0] == same.winners[1]
         (changed,), *_ = compare(folder / f"before.{first}", folder / f"after.{second}")
         moved = sorted((of.key.strategy, of.before_s, of.after_s, of.ranks) for of in changed.moved)
-        answers.append((changed.same, changed.turned, moved))
+        turned = {words for words in changed.turned if not ("bounded" in words and "simulated" in words)}
+        answers.append((changed.same, turned, moved))  # of a store a bound is no change
     assert answers == answers[:1] * 9
 
 

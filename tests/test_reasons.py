@@ -73,7 +73,7 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
         for gpus in (8, 2)
     )
     assert account_of(slow).reasons == (
-        "86% of the time is spent waiting for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the"
+        "87% of the time is spent waiting for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the"
         " link's 26",
     )
     (reason,) = account_of(sound).reasons

@@ -16,10 +16,11 @@ from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make
 from strategies.scenario import Scenario
 
+STEPS = {"steps": 20}
 REPEATING = {
-    "stages in one node": (4, ("hunyuanvideo", "p4de", 8, "pipefusion", {}, {})),
-    "stages of teams": (4, ("hunyuanvideo", "p4de", 8, "hybrid", {**PIPED, "guidance_degree": 1}, {})),
-    "more patches than stages": (12, ("flux-dev", "p4de", 8, "pipefusion", {"patches": 16}, {})),
+    "stages in one node": (4, ("hunyuanvideo", "p4de", 8, "pipefusion", {}, STEPS)),
+    "stages of teams": (4, ("hunyuanvideo", "p4de", 8, "hybrid", {**PIPED, "guidance_degree": 1}, STEPS)),
+    "more patches than stages": (12, ("flux-dev", "p4de", 8, "pipefusion", {"patches": 16}, STEPS)),
 }
 
 
@@ -53,7 +54,7 @@ def test_micro_batches_that_hold_all_inputs_or_do_not_repeat_are_measured_as_the
 
 
 def test_a_run_whose_steps_do_not_repeat_early_is_replayed_whole():
-    sampler, scenario = asked(("pixart", "p4de", 8, "pipefusion", {}, {}))
+    sampler, scenario = asked(("pixart", "p4de", 8, "pipefusion", {}, STEPS))
     part = main_part(measured_parts(sampler, scenario))
     assert part.phase.omitted
     assert {op.action.step for op in part.trace.plan.ops[0]} == set(range(20))
