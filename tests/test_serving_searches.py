@@ -39,6 +39,11 @@ def test_a_capacity_holds_the_slo_and_five_per_cent_more_does_not(table):
     assert not ask(table, gpus=2, rate=1.05 * rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
 
 
+def test_a_curve_has_the_plan_that_holds_the_most():
+    found = sim.serve("flux-dev", "h100-nvlink-8", 8, rate="0.5-3", slo=8)
+    assert found.limit[1] in [curve[0].plan for curve in found.curves]
+
+
 @pytest.mark.long
 def test_processes_that_share_the_plans_change_nothing(table, monkeypatch):
     monkeypatch.setattr(workers, "LONG_S", 0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 POINTS: Final = 10
 """Rates of a curve."""
 CURVES: Final = 4
-"""Plans whose curve over the rate is drawn: the best at the highest rate and at the lowest."""
+"""Plans whose curve over the rate is drawn: that which holds the most, and the best at the highest and lowest rate."""
 DRAWS: Final = 3
 """Draws of requests over which the ends of a capacity are taken."""
 BATCHES: Final = 5
@@ -228,10 +228,14 @@ def _compare(found: Serving) -> None:
         found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *ends])
     if low < high:
         rates = np.linspace(low, high, POINTS).tolist()
-        runs = [partial(found.question_of(of.plan).run, of.plan) for of in found.outcomes]
-        by_low = sorted(runs, key=lambda run: rank(run(low), options))
-        both = dict.fromkeys(run for pair in zip(runs, by_low, strict=True) for run in pair)
-        found.curves = [[run(rate) for rate in rates] for run in [*both][:CURVES]]
+        plans, held = [of.plan for of in found.outcomes], [found.limit[1]] if found.limit else []
+
+        def run(plan: Plan, rate: float) -> Outcome:
+            return found.question_of(plan).run(plan, rate)
+
+        by_low = sorted(plans, key=lambda plan: rank(run(plan, low), options))
+        drawn = {id(plan): plan for plan in (*held, *chain.from_iterable(zip(plans, by_low, strict=True)))}
+        found.curves = [[run(plan, rate) for rate in rates] for plan in [*drawn.values()][:CURVES]]
 
 
 def _outcome(question: Question, plan: Plan, rate: float) -> Outcome | None:
