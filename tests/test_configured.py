@@ -184,11 +184,7 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
         (UNET, "--text-tokens is 0, must be at least 1", {"text_tokens": 0}),
         ("{", r"0\.json: is not valid JSON", {}),
         ({"_class_name": "os.system"}, r"names no model of diffusers", {}),
-        (
-            UNET | {"block_out_chanels": [1]},
-            r"UNet2DCondition\w+ cannot be counted: TypeError: .*chanels",
-            {},
-        ),
+        (UNET | {"block_out_chanels": [1]}, r"UNet2D\w+ cannot be counted: TypeError: .*chanels", {}),
         (UNET | {"sample_size": None}, r"sample_size is missing; give UNet2DConditionModel --height", {}),
         ({"_class_name": "AuraFlowTransformer2DModel"}, r"AuraFlow\w+ has no recipe; choose .*count", {}),
         ({"architectures": ["CLIPVisionModel"]}, r"CLIPVisionModel cannot be counted", {}),

@@ -64,7 +64,7 @@ class Change:
         """Return the new answer in words."""
         if self.strategy is None:
             return "none fits"
-        speed = compared(self.speed)
+        speed = compared(1 / self.speed, "cost") if objective == "cost" else compared(self.speed)
         speed = f"{compared(self.memory, 'memory')}, {speed}" if objective == "memory" else speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
