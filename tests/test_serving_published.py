@@ -32,7 +32,7 @@ def test_serial_requests_lie_inside_the_draws_of_their_mix_and_near_the_one_that
     assert ((drawn.min(axis=0) < was) & (was < drawn.max(axis=0))).all()
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 def test_real_workers_behind_a_real_queue_answer_as_replayed():
     (row,) = live.compare("sleep", 20, 2, (0.7,))
     assert max(abs(float(row[at].rstrip("%"))) for at in (5, 8)) < 5

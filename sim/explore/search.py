@@ -120,7 +120,7 @@ class Queue:
         """Bound all points coarsely that are not, and those with relief that these call for."""
         points = list(self._points)
         for done, point in enumerate(points, 1):
-            self._relieve(point) if point.answered or point.reason else self._ask(point)
+            (self._relieve if point.answered or point.reason else self._ask)(point)
             report("bounding", done, len(points))
         self._waiting = sorted(filter(self._matters, self._points), key=self._turn)
 
@@ -153,12 +153,13 @@ class Queue:
     def _relieve(self, point: Point) -> None:
         """Let the point with relief that one calls for wait, too.
 
-        Where memory is ranked by, points that fit are tried again, too: what is recomputed need not be kept.
+        Where memory counts, points that fit are tried again, too: what is recomputed need not be kept.
         """
-        sweep, by_memory = self.sweep, self.sweep.objective == "memory"
+        sweep, objective = self.sweep, self.sweep.objective
         lacks, fits = point.kind == OUT_OF_MEMORY, point.reason is None
-        block = point.checkpointing is None and (lacks or (by_memory and fits))
-        selective = point.checkpointing == BLOCK and fits and not by_memory and attends_in_one(sweep.scenario)
+        block = point.checkpointing is None and (lacks or (fits and objective in ("memory", "pareto")))
+        attends = objective != "memory" and attends_in_one(sweep.scenario)
+        selective = point.checkpointing == BLOCK and fits and attends
         if not sweep.relief or not (block or selective):
             return
         candidate = point.candidate(sweep.scenario)._replace(checkpointing=BLOCK if block else SELECTIVE)
@@ -201,7 +202,7 @@ class Queue:
             self.go_on(report)
 
     def bound_nearest(self) -> None:
-        """Bound more closely what may be the point that lacks least memory, with relief or without: it is named."""
+        """Bound more closely what may lack least memory, with relief or without: the verdict names it."""
         for points in (self.sweep.points, self._again.values()):
             lacking, least = [of for of in points if of.kind == OUT_OF_MEMORY], inf
             for point in sorted(lacking, key=attrgetter("needed_bytes")):

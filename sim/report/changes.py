@@ -44,7 +44,7 @@ class Change:
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
         fits: whether the answer as it is fits then.
         lacked: whether that best lacks memory without the change.
-        enough: whether it is slower than the answer, which would be no slower than it is.
+        enough: whether that best is slower than the answer was, although the answer itself would not be.
     """
 
     name: str

@@ -296,7 +296,7 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
         command = command_of(result, "launch" if name else "run", name)
         command = server(result, name) if server and servers[gpus] else command
         blocks.append(Command(f"a replica of {counted(gpus, 'GPU')}", command))
-    in_nodes = max(plan.sizes) <= site.per_node
+    in_nodes = max(plan.sizes) <= site.per_node and all(servers.values())
     return [*blocks, *(places(plan.sizes, site.per_node, servers) if in_nodes else ())]
 
 
@@ -311,8 +311,7 @@ def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -
         node, start = divmod(first + -first % per_node * (first % per_node + gpus > per_node), per_node)
         held = nodes.setdefault(node, [])
         numbers = ",".join(map(str, range(start, start + gpus)))
-        starts = f" {servers[gpus]} ... --port {8000 + len(held)}" if servers[gpus] else ""
-        held.append(f"CUDA_VISIBLE_DEVICES={numbers}{starts}")
+        held.append(f"CUDA_VISIBLE_DEVICES={numbers} {servers[gpus]} ... --port {8000 + len(held)}")
         first = node * per_node + start + gpus
     alike = Counter("; ".join(held) for held in nodes.values())
     every = ((counted(of, "node"), words) for words, of in alike.items())

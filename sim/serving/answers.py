@@ -182,9 +182,7 @@ def _find_fewest(found: Serving) -> None:
     """Find the fewest GPUs of each way to serve."""
     questions, (low, rate) = found.questions, found.questions[0].rates
     if not rate or low != rate:
-        raise wrong(
-            "rate", "must be one number where the fewest GPUs are asked for, which no closed loop has"
-        )
+        raise wrong("rate", "must be one number to find the fewest GPUs; a closed loop has none")
     found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
     most = max(questions[0].gpus)
     cases = [(question, plan, rate) for question in questions for plan in question.plans(most)]

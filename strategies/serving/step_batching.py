@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from strategies.policy import Fleet, Job, Policy, Replica, Run
 
@@ -23,8 +22,7 @@ class StepBatching(Policy):
 
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | None:
         """Those that run here and those that may join: to the first end where the batch is full, else one step."""
-        begun = takewhile(lambda job: job.place is not None, queue)  # none starts before an earlier one
-        jobs = [job for job in begun if job.place is replica]
+        jobs = [job for job in queue if job.place is replica]
         for job in queue:
             if len(jobs) == fleet.max_batch or (jobs and job.place is None and job.shape != jobs[0].shape):
                 break

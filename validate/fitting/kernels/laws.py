@@ -331,7 +331,7 @@ def group_norm(rates: Coefficients) -> float:
 
 
 BETWEEN_US: Final = 0.9
-"""Microseconds from the end of one kernel to the begin of the next in a stream that is never empty: launches of kernels
+"""Microseconds from the end of one kernel to the start of the next in a stream that is never empty: launches of kernels
 of 2.9 us follow one another every 3.8 us, in a graph every 3.4 (V100; Gray, Getting Started with CUDA Graphs, NVIDIA,
 2019). Profilers, whose rows memory-bound kernels are, leave it out. With it the smallest ones take 2.7 us on A100 and
 2.6 on H100; the smallest products of a graph, timed with it, 2.9 and 2.6."""
