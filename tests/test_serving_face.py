@@ -238,9 +238,9 @@ def test_a_serving_shows_itself_in_notebooks():
 
 
 def test_each_replica_is_given_its_gpus_and_a_port_of_its_node():
-    servers = {2: "vllm serve", 1: ""}
+    servers, alone = dict.fromkeys((2, 1), "vllm serve"), "CUDA_VISIBLE_DEVICES=2 vllm serve ... --port 8001"
     first, second = (f"CUDA_VISIBLE_DEVICES={k},{k + 1} vllm serve ... --port 800{k // 2}" for k in (0, 2))
-    assert places((2, 1), 4, servers) == [f"on 1 node: {first}; CUDA_VISIBLE_DEVICES=2"]
+    assert places((2, 1), 4, servers) == [f"on 1 node: {first}; {alone}"]
     assert places((2, 2), 3, servers) == [f"on each of 2 nodes: {first}"]
     assert places((2,) * 5, 4, servers) == [f"on each of 2 nodes: {first}; {second}", f"on 1 node: {first}"]
 
@@ -306,7 +306,7 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch, 
         ("--rate 1 --out r.txt", "--out is 'r.txt', must end in .csv\n"),
         (
             "--gpus 1-4 --slo 9 --arrivals closed:3",
-            "--rate must be one number where the fewest GPUs are asked for, whi",
+            "--rate must be one number to find the fewest GPUs; a cl",
         ),
         ("--rate 9 --gpus 1-4 --slo 9", "no plan holds the SLO on up to 4 GPUs; fewer than 36 cannot"),
         ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),
