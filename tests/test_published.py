@@ -83,7 +83,7 @@ MEDIANS = {
     ("VII-C2", "hunyuan-1.5b"): 0.001,
     ("VII-C2", "uvit-1b"): 0.32,
     ("VII-C2", "sdv2-1.7b"): 0.85,
-    ("MLPerf", "sd21"): 0.06,
+    ("MLPerf", "sd21"): 0.062,
     ("MosaicML", "sd21"): 0.05,
     ("ControlNet", "controlnet-cldm"): 0.19,
 }
