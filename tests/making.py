@@ -68,6 +68,12 @@ def make_cluster(
     )
 
 
+def model_head(name, height=64, width=None):
+    """The first lines of a model file."""
+    words = f'name = "{name}"\ntitle = "{name.title()}"\nsource = "made by a test"\ndtype = "float16"\n'
+    return f"{words}[reference]\nheight = {height}\nwidth = {width or height}\n"
+
+
 @contextmanager
 def refused(match, kind=InputError):
     """What is refused, in one line that matches."""

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 import pytest
+from making import model_head
 
 from sim.inputs.limits import MAX_LISTED, MAX_ORDERED, MAX_SIMULATED, MAX_SWEPT_GPUS, MAX_SWEPT_SAMPLES
 from strategies.registry import make, strategies_of
@@ -53,15 +54,7 @@ DRAWN = ("--model", "pixart", "--cluster", "a100-nvlink-8", "--gpus", 4, "--step
 POINTS = {"hybrid": ("--ulysses-degree", 2, "--pipeline-degree", 2), "single": ("--gpus", 1)}
 """Flags of samplers whose defaults are not of four GPUs."""
 
-FROZEN_ONLY = """\
-name = "frozen"
-title = "Nothing to train"
-source = "made by a test"
-dtype = "float16"
-[reference]
-height = 64
-width = 64
-[[components]]
+FROZEN_ONLY = f"""{model_head("frozen")}[[components]]
 name = "encoder"
 trainable = false
 """

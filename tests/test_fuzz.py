@@ -20,6 +20,7 @@ from shutil import copytree, rmtree
 import numpy as np
 import pandas as pd
 import pytest
+from making import model_head
 
 import sim
 from profiles.architectures.models import MODELS
@@ -49,15 +50,7 @@ WORDS = (
 """What stands in the place of values, words and lines."""
 FACTORS = (0, 1e-12, 1e-3, 0.5, 0.999, 1.001, 2, 10, 1e6, 1e15, -1)
 
-SMALL = """\
-name = "small"
-title = "Small"
-source = "made by a test"
-dtype = "float16"
-[reference]
-height = 512
-width = 512
-multiple = 64
+SMALL = f"""{model_head("small", 512)}multiple = 64
 [[components]]
 name = "text"
 trainable = false

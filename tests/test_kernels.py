@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from making import refused
+from making import model_head, refused
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
@@ -25,15 +25,7 @@ HALF, SINGLE = 2, 4  # bytes
 
 # Reading
 
-MODEL = """\
-name = "small"
-title = "Small"
-source = "by hand"
-dtype = "float16"
-[reference]
-height = 64
-width = 32
-[[components]]
+MODEL = f"""{model_head("small", 64, 32)}[[components]]
 name = "text"
 trainable = false
 [[components]]

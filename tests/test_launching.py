@@ -114,6 +114,23 @@ def test_what_a_sweep_says_to_run_is_written_and_fits(offload):
         assert all(launch_of(result, find_runtime(name)).files for name in runtimes_of(result))
 
 
+def test_what_a_sweep_recomputes_by_itself_keeps_to_the_runtime_that_is_asked_for():
+    asked = {
+        "gpus": 4,
+        "batch_size": 4,
+        "frozen": "cached",
+        "memory": "40GiB",
+        "strategy": "fsdp",
+        "workers": 1,
+    }
+    asked |= {"model": "wan2.1-1.3b", "cluster": "h100-nvlink-8"}
+    assert sim.sweep(**asked).rows()[0]["relief"] == "selective"
+    kept = sim.sweep(**asked, runtime="fastvideo-train")
+    assert {point.checkpointing for point in kept if point.status == "simulated"} == {"block"}
+    with refused("runtime is fastvideo-train, which trains all weights and does not set trainable"):
+        sim.sweep(**asked, trainable="lora:16", runtime="fastvideo-train")
+
+
 # What is printed
 
 

@@ -85,3 +85,5 @@ def test_large_kernels_reach_their_paces_and_small_ones_a_launch(name):
         kept = laws.memory.cache_bytes  # 0 where no cache shows
         within_s = laws.memory.fixed_s + kept / (laws.memory.cache_bytes_per_s or 1)
         assert laws.memory_s(kind, kept) == pytest.approx(within_s)
+        beyond_s = laws.memory.fixed_s + 2 * kept / laws.memory.bytes_per_s(kind)
+        assert laws.memory_s(kind, 2 * kept) == pytest.approx(beyond_s)

@@ -3,22 +3,14 @@
 import re
 
 import pytest
-from making import refused
+from making import model_head, refused
 
 from profiles.architectures.component_files import LAYER_COLUMNS
 from profiles.architectures.components import Read, Skip
 from profiles.architectures.models import load_model, model_names, read_model
 from profiles.errors import InputError
 
-MODEL = """\
-name = "small"
-title = "Small"
-source = "made by a test"
-dtype = "float16"
-[reference]
-height = 64
-width = 32
-[[components]]
+MODEL = f"""{model_head("small", 64, 32)}[[components]]
 name = "text"
 trainable = false
 inputs = []

@@ -3,20 +3,13 @@
 import json
 
 import pytest
+from making import model_head
 
 from profiles.machines.clusters import CLUSTERS, load_cluster
 from profiles.machines.devices import DEVICES
 from sim.cli.main import main
 
-MODEL = """\
-name = "mine"
-title = "Mine"
-source = "made by a test"
-dtype = "float16"
-[reference]
-height = 64
-width = 64
-[[components]]
+MODEL = f"""{model_head("mine")}[[components]]
 name = "net"
 trainable = true
 """

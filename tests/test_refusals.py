@@ -4,29 +4,20 @@ import csv
 from itertools import product
 
 import pytest
-from making import refused
+from making import model_head, refused
 
 from profiles.architectures.component_files import LAYER_COLUMNS, TIME_COLUMNS
 from profiles.files import MAX_BYTES, read_text
 from sim.cli.main import main
 from sim.inputs.limits import MAX_SWEPT_LAYERS
 
-HEAD = """\
-name = "{name}"
-title = "Made"
-source = "made by a test"
-dtype = "float16"
-[reference]
-height = 64
-width = 64
-"""
 COMPONENT = '[[components]]\nname = "{}"\ntrainable = {}\nimage_tokens = 64\n'
 
 
 def write(folder, name, *, work=1, times=None, layers=4, skips=0, parts=(("encoder", False), ("unet", True))):
     """Write a model folder of small equal layers; skips lead from the first half of the backbone to its second."""
     folder.mkdir()
-    text = HEAD.format(name=name) + "".join(COMPONENT.format(part, str(on).lower()) for part, on in parts)
+    text = model_head(name) + "".join(COMPONENT.format(part, str(on).lower()) for part, on in parts)
     for source, target in [*product(range(layers // 2), range(layers // 2, layers))][:skips]:
         text += f'[[skips]]\ncomponent = "unet"\nsource = {source}\ntarget = {target}\n'
     (folder / "model.toml").write_text(text, encoding="utf-8")

@@ -163,8 +163,11 @@ def test_of_several_clusters_a_note_is_said_once(capsys):
     out, err = capsys.readouterr()
     assert err.count("is pixart") == 1
     assert "of h100-nvlink-8, l20-pcie-8, stack" in out.replace("│\n│          ", "")
-    assert main(["serve", "--model", "uvit-h", *words.split()[2:], "--rate", "1", "--slo", "9"]) == 0
+    asks = ["serve", "--model", "uvit-h", *words.split()[2:], "--rate", "1", "--slo", "9"]
+    assert main(asks) == 0
     assert "--steps is 20, which is assumed: the file of uvit-h names none" in capsys.readouterr().err
+    assert main([*asks, "--steps", "30"]) == 0
+    assert "assumed" not in capsys.readouterr().err
 
 
 def test_files_are_written_before_the_answer_whose_reader_may_leave(capsys, files, monkeypatch):

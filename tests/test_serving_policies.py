@@ -91,6 +91,8 @@ def test_a_batch_keeps_its_cap_its_shape_its_replica_and_the_order_of_arrival():
 def test_encoders_and_decoders_of_a_batch_run_once_for_it():
     batch = [request(0, 3), request(0, 3)]
     assert ends_s("batcher", batch, service=Seconds(0.5, ends_s=2), max_batch=2, batch_wait_s=1) == [8.5, 8.5]
+    more = [request(0, 2)] * 3  # the third waits for a batch of its own
+    assert ends_s("batcher", more, service=Seconds(0.5), max_batch=2, batch_wait_s=1) == [3, 3, 5]
 
 
 def test_preemption_between_steps_helps_short_ones_and_yields_to_hopeless_ones():

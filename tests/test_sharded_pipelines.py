@@ -34,6 +34,9 @@ def test_each_replica_keeps_its_part_of_the_states_and_all_weights_and_gradients
     held, replicas = LAYERS / 2 * PARAMETERS, 4
     assert plain == {held * (WEIGHT + GRADIENT + STATES)}
     assert shared == {held * (WEIGHT + GRADIENT + STATES / replicas)}
+    saved = LAYERS * 1e6 * 2  # of the two samples of a micro-batch, on one of two stages or the other
+    least = [point.coarse_bounds(asked)[1] - saved / 2 for point in both(name)]
+    assert least == pytest.approx([*plain, *shared])
 
 
 @pytest.mark.parametrize("name", PIPELINES)

@@ -62,7 +62,7 @@ class Fit:
     left_out: Errors
 
     def __str__(self) -> str:
-        return f"{len(self.fitted)} shapes; without its fifth of them, each is predicted within {shown(self.left_out)}"
+        return f"{len(self.fitted)} shapes, within {shown(self.left_out)} by a fit without its fifth of the groups"
 
 
 def shown(errors: Errors) -> str:
