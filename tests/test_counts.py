@@ -107,6 +107,17 @@ def test_of_several_clusters_each_has_the_best_of_its_sweep_and_prices_name_the_
     assert "not on t4-pcie-8: out of memory" in said and "on l20-pcie-8: sim launch --model flux-dev" in said
 
 
+def test_by_cost_the_cluster_of_fewest_dollars_is_first_and_without_prices_that_of_fewest_gpu_seconds(
+    tmp_path,
+):
+    prices = tmp_path / "prices.toml"
+    prices.write_text("l20-pcie-8 = 0.36\nh100-nvlink-8 = 36\n")
+    asked = {"steps": 28, "strategy": "ulysses", "gpus": 2, "workers": 1, "objective": "cost"}
+    for price, first in ((None, "h100-nvlink-8"), (str(prices), "l20-pcie-8")):
+        found = sim.sweep("flux-dev", "l20-pcie-8,h100-nvlink-8", price=price, **asked)
+        assert found.ranked()[0][0].result.cluster == first == found.leading.chosen.scenario.cluster_name
+
+
 def test_a_cluster_is_named_once_and_a_price_alone_is_told(capsys):
     with pytest.raises(InputError, match="cluster is l20-pcie-8,l20-pcie-8, must name each once"):
         sim.sweep("sd21", ["l20-pcie-8", "l20-pcie-8"])

@@ -11,7 +11,7 @@ from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
 from sim.explore.legality import starters
-from sim.report.frames import rows, write_rows
+from sim.report.frames import frame_of, rows, write_rows
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
@@ -85,6 +85,13 @@ def test_a_csv_file_gives_back_every_number_of_every_row(sweep, tmp_path):
     for line, flat in zip(lines, flat_rows(sweep), strict=True):
         found = {key: read_cell(cell, flat[key]) for key, cell in line.items() if cell != ""}
         assert found == {key: value for key, value in flat.items() if value is not None}
+
+
+def test_a_column_of_whole_numbers_and_gaps_has_no_decimals():
+    frame = frame_of(
+        {"parameters": {"shard_size": size, "reshard": of}} for size, of in ((None, None), (8, True))
+    )
+    assert frame.to_csv(index=False).split() == ["shard_size,reshard", ",", "8,True"]
 
 
 def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):

@@ -162,7 +162,14 @@ class Clusters:
 
     def __repr__(self) -> str:
         words = ", ".join(f"{knee.result.cluster} {knee.result!r}" for knee, _ in self.ranked())
-        return f"<Clusters, fastest first: {words or 'none'}>"
+        return f"<Clusters, {self.order} first: {words or 'none'}>"
+
+    @property
+    def order(self) -> str:
+        """What the first cluster is, in words."""
+        if self.scalings[0].sweeps[0].objective != "cost":
+            return "fastest"
+        return "cheapest" if all(self.prices.values()) else "fewest GPU-s"
 
     def holding(self, sweeps: Sequence[Sweep]) -> Self:
         """Return the same with other sweeps in place of its first."""
@@ -172,21 +179,28 @@ class Clusters:
         )
 
     def ranked(self) -> list[tuple[Step, Sweep]]:
-        """The knee and its sweep on each cluster on which something recommended fits, fastest first."""
+        """The knee and its sweep on each cluster on which something recommended fits, best first."""
         knees = [(knee, one.chosen) for one in self.scalings if (knee := one.knee) is not None]
-        return sorted(knees, key=lambda pair: -pair[0].samples_per_s)
+        return sorted(knees, key=lambda pair: self.score(pair[0]))
+
+    def score(self, step: Step) -> float:
+        """What clusters are ranked by: seconds of a sample, or its dollars, or its GPU-seconds without all prices."""
+        if self.order == "fastest":
+            return 1 / step.samples_per_s
+        dollars = self.dollars_per_1000(step)
+        return dollars if dollars and self.order == "cheapest" else step.result.gpu_s_per_sample
 
     @property
     def leading(self) -> Scaling:
-        """The fastest cluster; the last where nothing that is recommended fits on any."""
+        """The best cluster; the last where nothing that is recommended fits on any."""
         first = [sweep for _, sweep in self.ranked()[:1]]
         return next((one for one in self.scalings if one.chosen in first), self.scalings[-1])
 
     def ties(self, step: Step) -> bool:
-        """Return whether a knee cannot be told from the fastest; the errors of two clusters are independent."""
+        """Return whether a knee cannot be told from the best; the errors of two clusters are independent."""
         first, _ = self.ranked()[0]
         error = hypot(*(of.result.uncertainty.band.spread for of in (first, step)))
-        return step is not first and log(first.samples_per_s / step.samples_per_s) <= error
+        return step is not first and log(self.score(step) / self.score(first)) <= error
 
     def dollars_per_1000(self, step: Step) -> float | None:
         """Dollars of 1,000 samples; None where the cluster has no price."""

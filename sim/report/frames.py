@@ -74,8 +74,9 @@ def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
     flat = [_flat(item) for item in items]
     frame = pd.DataFrame(flat)
     for column in map(str, frame.columns):
-        if all(isinstance(item.get(column, 0), int) for item in flat):
-            flags = all(isinstance(item.get(column, True), bool) for item in flat)
+        values = [value for item in flat if (value := item.get(column)) is not None]
+        if values and all(isinstance(value, int) for value in values):
+            flags = all(isinstance(value, bool) for value in values)
             frame[column] = frame[column].astype("boolean" if flags else "Int64")
     return frame
 

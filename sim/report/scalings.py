@@ -101,7 +101,7 @@ def _named_columns(results: Sequence[Result], sweeps: Iterable[Sweep]) -> list[C
 
 
 def cluster_blocks(clusters: Clusters) -> list[Block]:
-    """Return the best on each cluster as a table, fastest first, why there is none on others, and what starts each."""
+    """Return the best on each cluster as a table, why there is none on others, and what starts each."""
     ranked, first = clusters.ranked(), clusters.leading.chosen
     nowhere = [
         f"not on {one.chosen.scenario.cluster_name}: {one.chosen.nearest_words()}"
@@ -115,10 +115,14 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
     least = min(filter(None, dollars), default=None)
     marks = [
         result.cluster
-        + (TIE * clusters.ties(knee) if place else " fastest")
-        + " cheapest" * (of == least is not None)
+        + (TIE * clusters.ties(knee) if place else f" {clusters.order}")
+        + " cheapest" * (of == least is not None and (place > 0 or clusters.order != "cheapest"))
         for place, (of, (knee, _), result) in enumerate(zip(dollars, ranked, results, strict=True))
     ]
+    cost = Column("$ per\n1,000", ["-" if of is None else rounded(of, 3) for of in dollars])
+    if least is None:
+        unit = unit_of(clusters.leading)[:-1]
+        cost = Column(f"GPU-s per\n{unit}", [f"{result.gpu_s_per_sample:.3g}" for result in results], 4)
     runtimes = [runtimes_of(result) for result in results]
     where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
     columns = [
@@ -127,11 +131,11 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
         *_named_columns(results, clusters),
         *time_columns(results),
         Column(f"{unit_of(clusters.leading)}\nper s", [f"{knee.samples_per_s:,.4g}" for knee, _ in ranked]),
-        Column("$ per\n1,000", ["-" if of is None else rounded(of, 3) for of in dollars]),
+        cost,
         memory_column(results),
         Column("runs in", [", ".join(of) or "-" for of in runtimes], 3),
     ]
-    table = Table(f"{first.title.replace(where, 'each cluster')}, fastest first", columns)
+    table = Table(f"{first.title.replace(where, 'each cluster')}, {clusters.order} first", columns)
     starts = (
         Command(f"on {result.cluster}", command_of(result, *(("launch", names[0]) if names else ())))
         for result, names in zip(results, runtimes, strict=True)
