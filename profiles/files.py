@@ -2,13 +2,14 @@
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from profiles.errors import InputError, near, one_line, shown
 from profiles.parsing import parse_json, parse_toml
+from profiles.units import keys_of
 
 T = TypeVar("T")
 
@@ -57,21 +58,6 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: is not valid JSON: {error}") from None
 
 
-def naming_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """Let a reader's errors name the file, also where the value that is made from it raises them."""
-
-    @wraps(read)
-    def call(path: Path) -> T:
-        try:
-            return read(path)
-        except InputError as error:
-            if str(error).startswith(str(path)):
-                raise
-            raise InputError(f"{path}: {error}") from None
-
-    return call
-
-
 def path_kind(path: Path) -> str:
     """The kind of thing a path names: ``file``, ``folder`` or ``nothing``."""
     try:
@@ -104,6 +90,13 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
         rule = "must not be negative" if minimum == 0 else f"must be at least {minimum:g}"
         raise InputError(f"{where}: {key} is {original}, {rule}")
     return float(value)
+
+
+READERS: Final[dict[Any, str]] = {
+    **{str: "text", bool: "flag", int: "integer", float: "number"},
+    **{int | None: "integer", float | None: "number"},
+}
+"""Methods that read the fields of a dataclass, by their types."""
 
 
 class _Values:
@@ -182,6 +175,37 @@ class _Values:
         """An integer that is at least ``minimum``."""
         return int(self.number(key, default, minimum=minimum, whole=True))
 
+    def flag(self, key: str) -> bool:
+        """A boolean."""
+        value = self._get(key, _REQUIRED)
+        if not isinstance(value, bool):
+            raise self.fail(key, "must be true or false")
+        return value
+
+    def fields_of(self, kind: type[Any]) -> dict[str, Any]:
+        """The texts, numbers and flags of a dataclass that stand here, by the names of its fields, in SI units."""
+        values = dict[str, Any]()
+        for field in fields(kind):
+            if read := READERS.get(field.type):
+                keys = keys_of(field.name)
+                self._asked.add(keys[0][0])
+                for key, factor in keys:
+                    if key in self:
+                        value = getattr(self, read)(key)
+                        values[field.name] = value * factor if read == "number" else value
+        return values
+
+    def made(self, kind: type[T], /, **given: Any) -> T:
+        """A dataclass of what stands here, and of what is given for the rest."""
+        values, of = given | self.fields_of(kind), cast("Any", kind)
+        for field in fields(of):
+            if field.name not in values and field.default is field.default_factory is MISSING:
+                self._get(keys_of(field.name)[0][0], _REQUIRED)
+        try:
+            return kind(**values)
+        except InputError as error:
+            raise InputError(f"{self.where}: {error}") from None
+
 
 class Row(_Values):
     """One row of a CSV file, with the line it stands on."""
@@ -209,13 +233,6 @@ class Table(_Values):
         except ValueError as error:
             raise InputError(f"{path}: is not valid TOML: {error}") from None
 
-    def flag(self, key: str) -> bool:
-        """A boolean."""
-        value = self._get(key, _REQUIRED)
-        if not isinstance(value, bool):
-            raise self.fail(key, "must be true or false")
-        return value
-
     def texts(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
         """A list of strings."""
         value = self._get(key, default)
@@ -238,24 +255,14 @@ class Table(_Values):
         for number, item in enumerate(value):
             yield Table(self.path, item, f"{self._prefix}{key}[{number}].")
 
-    def curve(
-        self, key: str, default: float = _REQUIRED, *, maximum: float = 1.0, zero: bool = False
-    ) -> tuple[tuple[float, float], ...]:
-        """A number, or a table from integers to numbers, as sorted (argument, value) pairs.
-
-        Numbers are up to ``maximum``, and positive unless ``zero`` is allowed.
-        """
-        value = self._get(key, default)
-        if not isinstance(value, Mapping):
-            number = self.number if zero else self.positive
-            return ((1.0, number(key, default, maximum=maximum)),)
-        if not value:
-            raise self.fail(key, "must not be empty")
+    def curve(self, key: str, default: float = _REQUIRED) -> tuple[tuple[float, float], ...]:
+        """A number, or a table from integers to numbers, as sorted (argument, value) pairs."""
+        if not isinstance(self._get(key, default), Mapping):
+            return ((1.0, self.number(key, default)),)
         inner, points = self.table(key), dict[float, float]()
-        read = inner.number if zero else inner.positive
-        for argument in value:
+        for argument in inner.values():
             at = parse_number(self.where, f"{self._prefix}{key} key", argument, minimum=1, whole=True)
-            points[at] = read(argument, maximum=maximum)
+            points[at] = inner.number(argument)
         return tuple(sorted(points.items()))
 
     def finish(self) -> None:

@@ -1,6 +1,7 @@
 """Units: human ones stand in the keys of files, SI (seconds, bytes, FLOP) is used everywhere in memory."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +24,18 @@ SI: Final = {
     "GB_per_s": ("bytes_per_s", GB),
     "gflop": ("flop", GFLOP),
     "MB": ("bytes", MB),
+    "GiB": ("bytes", GIB),
     "us": ("s", MICROSECOND),
     "ms": ("s", MILLISECOND),
 }
 """Ends of keys, with what they are in memory and its factor."""
+
+
+@cache
+def keys_of(name: str) -> tuple[tuple[str, float], ...]:
+    """Return the keys of files under which a quantity in SI units can stand, each with the factor of its unit."""
+    units = ((unit, *si) for unit, si in SI.items() if name.endswith(f"_{si[0]}"))
+    return *((name.removesuffix(of) + unit, factor) for unit, of, factor in units), (name, 1.0)
 
 
 def in_si(values: Mapping[str, float]) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def test_anchors_are_read_and_refused_by_line(tmp_path):
     path.write_text(head + "a100-80gb-sxm,1024,512,2,20,1.5,a paper\n")
     assert read_anchors(path) == (Anchor("a100-80gb-sxm", 1024, 512, 2, 20, 1.5, "a paper"),)
     for cells, message in (
-        ("x,1024,512,2,20,0,a paper", "anchors.csv:2: latency_s is .*0.*, must be positive"),
-        ("x,1024,512,0,20,1,a paper", "anchors.csv:2: batch is 0"),
+        ("x,1024,512,2,20,0,a paper", "anchors.csv:2: .*latency_s is .*0.*, must be positive"),
+        ("x,1024,512,0,20,1,a paper", "anchors.csv:2: .*batch is 0"),
         ("x,1024,512,2,20,-1,a paper", "anchors.csv:2: latency_s is .*-1.*, must "),
     ):
         path.write_text(head + cells + "\n")

@@ -103,9 +103,9 @@ def test_coefficients_of_laws_are_kept_in_si_units(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("memory_GiB = 24", "memory_GiB = 0", "memory_GiB is 0, must be positive"),
+        ("memory_GiB = 24", "memory_GiB = 0", "device my-gpu: memory_bytes is 0.0, must be positive"),
         ('name = "my-gpu"', 'nmae = "my-gpu"', "name is missing"),
-        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates.conv_TFLOP_per_s is 0, must be positive"),
+        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates: conv_flop_per_s is 0.0, must be positive"),
         ("kernel_us = 5", "kernel_us = 5\nl2_GB_per_s = 1", "unknown key rates.l2_GB_per_s"),
         ('kernel_us = "fitted"\n', "", "rates.sources.kernel_us is missing"),
         ("TFLOP_per_s = 250", "TFLOP_per_s = 301", "laws.matmul.TFLOP_per_s is 301, must be at most 300"),

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.architectures.components import (
-    BACKWARDS,
-    EXCHANGES,
-    GRADIENTS,
     TASKS,
     Anchor,
     Component,
@@ -20,16 +17,15 @@ from profiles.architectures.components import (
     Read,
     Skip,
 )
-from profiles.architectures.kernels import IMAGE, KINDS, SHAPE, Kernel, class_flop
+from profiles.architectures.kernels import IMAGE, SHAPE, Kernel, class_flop
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
-from profiles.units import GFLOP, MB, MILLISECOND, in_si
+from profiles.units import GFLOP, MB
 
 LAYER_COLUMNS: Final = (
     *("component", "index", "block", "name", "parameters", "backward", "conv_gflop", "matmul_gflop"),
     *("attention_gflop", "moved_MB", "kernels", "output_MB", "saved_MB"),
 )
-LAYER_SIZES: Final = (*LAYER_COLUMNS[6:10], *LAYER_COLUMNS[11:])
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
 KERNELS: Final = "kernels.csv"
 HALF_KERNELS: Final = "kernels_half.csv"
@@ -72,17 +68,13 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         file: _read_kernels(head.path.parent / file, name, of[name], layers)
         for file, of in tables.kernels.items()
     }
-    component = Component(
-        name=name,
-        trainable=trainable,
+    component = head.made(
+        Component,
         inputs=head.texts("inputs", ()),
-        image_tokens=head.integer("image_tokens", 1),
-        text_tokens=head.integer("text_tokens", 0),
-        frames=head.integer("frames", 1, minimum=1),
-        passes=head.integer("passes", 1, minimum=1),
-        latent_bytes=head.number("latent_MB", 0.0) * MB,
-        carried_bytes=head.number("carried_MB", 0.0) * MB,
-        self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
+        image_tokens=1,
+        text_tokens=0,
+        carried_bytes=0.0,
+        self_conditioning=0.0,
         layers=layers,
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
         exchanges=_read_exchanges(tables.exchanges[name], len(rows)),
@@ -93,9 +85,6 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         tasks=tuple(sorted(tasks, key=(*TASKS, *tasks).index)),
         kernels=launched.get(KERNELS, ()),
         half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
-        cacheable="cacheable" not in head or head.flag("cacheable"),
-        gradients=head.choice("gradients", GRADIENTS) if "gradients" in head else GRADIENTS[0],
-        experts=head.integer("experts", 1, minimum=1),
     )
     head.finish()
     return component
@@ -105,17 +94,7 @@ def _read_layers(rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
     for index, row in enumerate(rows):
         if row.integer("index") != index:
             raise row.fail("index", f"must be {index}: each component counts its layers from 0 in order")
-    layers = tuple(
-        Layer(
-            block=row.integer("block"),
-            name=row.text("name"),
-            parameters=row.integer("parameters"),
-            backward=row.choice("backward", BACKWARDS),
-            kernels=row.integer("kernels"),
-            **in_si({key: row.number(key) for key in LAYER_SIZES}),
-        )
-        for row in rows
-    )
+    layers = tuple(row.made(Layer) for row in rows)
     if trainable and all(layer.backward != "full" for layer in layers):
         raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
     return layers
@@ -137,15 +116,7 @@ def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer
 
 
 def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
-    exchanges = (
-        Exchange(
-            layer=_layer_index(row, num_layers),
-            kind=(kind := row.choice("kind", EXCHANGES)),
-            elements=row.integer("elements"),
-            heads=row.integer("heads", minimum=1 if kind == "key_value" else 0),
-        )
-        for row in rows
-    )
+    exchanges = (row.made(Exchange, layer=_layer_index(row, num_layers)) for row in rows)
     return tuple(sorted(exchanges, key=lambda exchange: exchange.layer))
 
 
@@ -161,7 +132,7 @@ def _read_kernels(
         if index not in indices:
             indices[index] = _layer_indices(row, len(layers))
         if (same := tuple(shape)) not in known:
-            known[same] = _read_kernel(row)
+            known[same] = row.made(Kernel, kind=row.text("kernel"))
         for number in indices[index]:
             by_layer[number].append(known[same])
     for number, (layer, kernels) in enumerate(zip(layers, by_layer, strict=True)):
@@ -174,24 +145,15 @@ def _read_kernels(
     return tuple(map(tuple, by_layer))
 
 
-def _read_kernel(row: Row) -> Kernel:
-    kind = row.choice("kernel", KINDS)
-    numbers = [row.integer(key) for key in ("count", *SHAPE, *IMAGE)]
-    sizes = [row.number(key) * MB for key in KERNEL_SIZES]
-    try:
-        return Kernel(kind, *numbers, *sizes)
-    except InputError as error:
-        raise InputError(f"{row.where}: {str(error).removeprefix('kernel: ')}") from None
-
-
 def read_layer_times(layers: Sequence[Layer], rows: Sequence[Row]) -> tuple[MeasuredTime, ...]:
     """Return the measured times of a component's layers."""
     times: dict[tuple[int, int], MeasuredTime] = {}
     for row in rows:
-        key = (_layer_index(row, len(layers)), row.integer("batch_size", minimum=1))
+        time = row.made(MeasuredTime, layer=_layer_index(row, len(layers)))
+        key = (time.layer, time.batch_size)
         if key in times:
-            raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
-        times[key] = MeasuredTime(*key, *(row.number(name) * MILLISECOND for name in TIME_COLUMNS[3:]))
+            raise row.fail("batch_size", f"stands twice for layer {time.layer} of {row.text('component')}")
+        times[key] = time
     return tuple(times[key] for key in sorted(times))
 
 
@@ -255,16 +217,7 @@ def read_anchors(path: Path) -> tuple[Anchor, ...]:
     """The anchors of a model; none where the file does not exist."""
     if path_kind(path) == "nothing":
         return ()
-    sizes = ("height", "width", "batch", "steps")
-    return tuple(
-        Anchor(
-            device=row.text("device"),
-            latency_s=row.positive("latency_s"),
-            source=row.text("source"),
-            **{key: row.integer(key, minimum=1) for key in sizes},
-        )
-        for row in read_rows(path, ANCHOR_COLUMNS)
-    )
+    return tuple(row.made(Anchor) for row in read_rows(path, ANCHOR_COLUMNS))
 
 
 def read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
@@ -272,7 +225,7 @@ def read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
     skips: dict[str, list[Skip]] = {name: [] for name in names}
     for entry in table.tables("skips"):
         of = skips[entry.choice("component", names)]
-        of.append(Skip(entry.integer("source"), entry.integer("target")))
+        of.append(entry.made(Skip))
         entry.finish()
     return skips
 
@@ -282,6 +235,7 @@ def read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
     reads: dict[str, list[Read]] = {name: [] for name in names}
     for entry in table.tables("reads"):
         of = reads[entry.choice("component", names)]
-        of.append(Read(entry.choice("input", names), entry.integer("layer"), entry.number("MB") * MB))
+        size_bytes = entry.number("MB") * MB
+        of.append(entry.made(Read, source=entry.choice("input", names), size_bytes=size_bytes))
         entry.finish()
     return reads

@@ -10,6 +10,7 @@ from profiles.architectures.kernel_tables import KernelTable
 from profiles.architectures.kernels import Kernel
 from profiles.checks import (
     AT_LEAST_1,
+    FINITE,
     POSITIVE,
     SHARE,
     check_choice,
@@ -110,7 +111,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         check_choice("exchange", "kind", self.kind, EXCHANGES)
-        check_fields("exchange", self)
+        check_fields("exchange", self, heads=AT_LEAST_1 if self.kind == "key_value" else FINITE)
 
 
 @dataclass(frozen=True, slots=True)

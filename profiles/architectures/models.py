@@ -18,7 +18,7 @@ from profiles.architectures.component_files import (
 from profiles.architectures.components import TASKS, Anchor, Component
 from profiles.checks import AT_LEAST_1, check_choice, check_distinct, check_fields, check_name
 from profiles.errors import InputError, counted
-from profiles.files import Table, naming_file, path_kind
+from profiles.files import Table, path_kind
 from profiles.names import known_name, unknown_name
 
 MODELS: Final = Path(__file__).parents[1] / "models"
@@ -28,7 +28,10 @@ GUIDANCES: Final = ("batch", "none", "embedded")
 MAX_SIDE: Final = 65536
 """Pixels of the longest side of an image."""
 MAX_FRAMES: Final = 65536
-COUNTS: Final = ("height", "width", "multiple", "largest", "frames", "frame_step", "steps", "samples_per_gpu")
+COUNTS: Final = (
+    *("height", "width", "multiple", "largest", "frames", "frame_step"),
+    *("steps", "predictions", "samples_per_gpu"),
+)
 """Fields of a model that are at least 1."""
 
 
@@ -220,34 +223,21 @@ def _shipped(name: str) -> Model:
     return read_model(MODELS / name)
 
 
-@naming_file
 def read_model(folder: Path) -> Model:
     """Read a model folder."""
     if path_kind(folder / "model.toml") == "nothing":
         raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")
     reference = table.table("reference")
-    sizes = reference.table("sizes", {})
-    components, training = _read_components(table), table.table("training", {})
-    frames = reference.integer("frames", 1, minimum=1)
-    model = Model(
-        name=table.text("name"),
-        title=table.text("title"),
-        source=table.text("source"),
-        dtype=table.choice("dtype", DTYPES),
-        height=reference.integer("height", minimum=1),
-        width=reference.integer("width", minimum=1),
-        components=components,
-        guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
+    of_reference, sizes = reference.fields_of(Model), reference.table("sizes", {})
+    training = table.table("training", {})
+    usual = 1 if of_reference.get("frames", 1) > 1 else 32
+    model = table.made(
+        Model,
+        **of_reference,
+        components=_read_components(table),
         anchors=read_anchors(folder / "anchors.csv"),
-        multiple=reference.integer("multiple", 1, minimum=1),
-        largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
-        frames=frames,
-        frame_step=reference.integer("frame_step", 1, minimum=1),
-        frame_chunk=reference.integer("frame_chunk", minimum=1) if "frame_chunk" in reference else None,
-        predictions=table.integer("predictions", 2, minimum=2),
-        steps=table.integer("steps", minimum=1) if "steps" in table else None,
-        samples_per_gpu=training.integer("samples_per_gpu", 32 if frames == 1 else 1, minimum=1),
+        samples_per_gpu=training.integer("samples_per_gpu", usual),
         samples_source=training.text("source") if "training" in table else "",
         sizes=tuple((name, sizes.text(name)) for name in sizes.values()),
     )

@@ -4,20 +4,20 @@ A cluster file names a shipped device, or the file of another by its path from t
 (``device = "my-gpu.toml"``), or holds its keys in a table ``[device]``.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.checks import AT_LEAST_1, FINITE, RATE, check_choice, check_fields, is_number
+from profiles.checks import AT_LEAST_1, FINITE, POSITIVE, RATE, Span, check_choice, check_fields, is_number
 from profiles.errors import InputError, counted, shown, wrong
-from profiles.files import Table, naming_file, path_kind
+from profiles.files import Table, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
-from profiles.machines.fabrics import ALGORITHMS, GATHERS, OPERATIONS, RING, Between, Collectives, Curves
+from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.machines.hosts import BOX, FREE, Host, read_host
 from profiles.names import file_of
-from profiles.units import GB, MICROSECOND, in_si
+from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
 IDEAL: Final = "ideal"
@@ -25,8 +25,16 @@ INTRA_NODE: Final = ("nvswitch", "mesh", "pcie", IDEAL)
 INTER_NODE: Final = ("nic", IDEAL)
 LINKS: Final = ("nvswitch", "mesh", "pcie", "nic", IDEAL)
 EVIDENCE: Final = ("measured", "derived", "data sheet", "")
-SOCKETS: Final = ("socket_size", "other_socket_size")
-SHARED: Final = ("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s")
+NARROWER: Final[dict[str, Span]] = dict.fromkeys(("flow_bytes_per_s", "rail_bytes_per_s"), RATE)
+OWN_FIELDS: Final[dict[str, dict[str, Span]]] = {
+    "mesh": {"flow_bytes_per_s": POSITIVE},
+    "nic": NARROWER,
+    "pcie": {
+        **{"switch_size": AT_LEAST_1, "socket_size": FINITE, "other_socket_size": FINITE},
+        **dict.fromkeys(("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s"), RATE),
+    },
+}
+"""Fields that a link of a kind has beside those of all, and their spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +70,11 @@ class Link:
 
     def __post_init__(self) -> None:
         check_choice("link", "kind", self.kind, LINKS)
-        owned = ("bandwidth_bytes_per_s", "flow_bytes_per_s", "rail_bytes_per_s")
-        size, rates = (AT_LEAST_1, (*owned, *SHARED)) if self.kind == "pcie" else (FINITE, owned)
-        check_fields(f"{self.kind} link", self, switch_size=size, **dict.fromkeys(rates, RATE))
+        owner, own = f"{self.kind} link", OWN_FIELDS.get(self.kind, {})
+        check_fields(owner, self, bandwidth_bytes_per_s=RATE, **NARROWER | own)
+        for field in fields(self)[4:]:
+            if field.name not in own and getattr(self, field.name) != field.default:
+                raise InputError(f"{owner}: {field.name} must be left out")
 
     def scaled(self, factor: float) -> "Link":
         """Link of the same latencies and calls, with every bandwidth multiplied."""
@@ -109,6 +119,7 @@ class Cluster:
     def __post_init__(self) -> None:
         owner, counts = f"cluster {self.name}", ("devices_per_node", "max_nodes")
         check_fields(owner, self, overlap_slowdown=AT_LEAST_1, **dict.fromkeys(counts, AT_LEAST_1))
+        check_choice(owner, "links", self.links, EVIDENCE)
         check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
         if self.inter_node is not None:
             check_choice(
@@ -184,24 +195,19 @@ def load_cluster(name: str) -> Cluster:
     return read_cluster(file_of("cluster", name, CLUSTERS))
 
 
-@naming_file
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file."""
     table = Table.read(path)
     intra_node = _read_link(table.table("intra_node"), INTRA_NODE)
     usual = FREE if intra_node.kind == "ideal" else BOX
-    cluster = Cluster(
-        name=table.text("name"),
-        source=table.text("source"),
+    cluster = table.made(
+        Cluster,
         device=_find_device(table),
-        devices_per_node=table.integer("devices_per_node", minimum=1),
-        max_nodes=table.integer("max_nodes", minimum=1),
-        overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),
+        overlap_slowdown=1.0,
         intra_node=intra_node,
         inter_node=_read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None,
         collectives=_read_collectives(table.table("collectives", {})),
         host=read_host(table.table("host")) if "host" in table else usual,
-        links=table.choice("links", EVIDENCE) if "links" in table else "",
     )
     table.finish()
     return cluster
@@ -224,24 +230,8 @@ def _find_device(table: Table) -> Device:
 
 
 def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
-    kind = table.choice("kind", kinds)
-    if kind == "ideal":
-        link = Link(kind, inf, 0.0, 0.0)
-    else:
-        shared = ("switch_bandwidth", "host_bandwidth") if kind == "pcie" else ()
-        narrow = {"nic": ("flow_GB_per_s", "rail_GB_per_s"), "mesh": ("flow_GB_per_s",)}.get(kind, ())
-        narrower = [key for key in narrow if key in table or kind == "mesh"]
-        port = table.positive("bandwidth_GB_per_s")
-        link = Link(
-            kind=kind,
-            bandwidth_bytes_per_s=port * GB,
-            latency_s=table.number("latency_us") * MICROSECOND,
-            call_s=table.number("call_us") * MICROSECOND,
-            switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
-            **{key: table.integer(key, minimum=1) for key in SOCKETS if kind == "pcie" and key in table},
-            **in_si({f"{name}_GB_per_s": table.positive(f"{name}_GB_per_s") for name in shared}),
-            **in_si({key: table.positive(key, maximum=port) for key in narrower}),
-        )
+    ideal = table.choice("kind", kinds) == IDEAL
+    link = Link(IDEAL, inf, 0.0, 0.0) if ideal else table.made(Link)
     table.finish()
     return link
 
@@ -252,19 +242,19 @@ def _read_collectives(table: Table) -> Collectives:
         if "nodes" in table:
             raise table.fail("nodes", "must not stand beside collectives.between, which replaces it")
         inner = table.table("between")
-        between = Between(
+        between = inner.made(
+            Between,
             tree=inner.curve("tree") if "tree" in inner else (),
-            rank_s=_read_terms(inner, "rank_us", MICROSECOND, GATHERS),
+            rank_s=_read_terms(inner, "rank_us", MICROSECOND),
             **_read_law(inner),
         )
         inner.finish()
-    collectives = Collectives(
-        call_s=table.number("call_us", 0.0) * MICROSECOND,
+    collectives = table.made(
+        Collectives,
+        call_s=0.0,
         nodes=table.curve("nodes", 1.0),
-        all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
-        own_part=table.number("own_part", 0.0, maximum=1.0),
         between=between,
-        across=_read_terms(table, "across", most=1.0),
+        across=_read_terms(table, "across"),
         **_read_law(table),
     )
     table.finish()
@@ -277,20 +267,12 @@ def _read_law(table: Table) -> dict[str, Any]:
         "efficiency": tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
         "middle": _read_terms(table, "middle"),
         "fixed_s": _read_terms(table, "fixed_us", MICROSECOND),
-        "step_s": table.number("step_us") * MICROSECOND if "step_us" in table else None,
-        "middle_most": table.positive("middle_most") if "middle_most" in table else inf,
     }
 
 
-def _read_terms(
-    table: Table, key: str, unit: float = 1.0, operations: Sequence[str] = OPERATIONS, most: float = inf
-) -> Curves:
-    """Curves of some operations, up to ``most``; those without a limit may be 0."""
+def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
+    """Curves of some operations."""
     inner = table.table(key, {})
-    curves = []
-    for operation in operations:
-        if operation in inner:
-            points = inner.curve(operation, maximum=most, zero=most == inf)
-            curves.append((operation, tuple((argument, value * unit) for argument, value in points)))
+    curves = [(name, inner.curve(name)) for name in OPERATIONS if name in inner]
     inner.finish()
-    return tuple(curves)
+    return tuple((name, tuple((at, value * unit) for at, value in points)) for name, points in curves)

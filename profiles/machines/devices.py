@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.checks import POSITIVE, check_fields
-from profiles.files import Table, naming_file
+from profiles.files import Table
 from profiles.machines.laws import MEMORY_KINDS, AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
 from profiles.names import file_of
 from profiles.units import GIB, TFLOP, in_si
@@ -146,7 +146,6 @@ def find_device(name: str) -> tuple[str, Device]:
     return path.stem if path.parent == DEVICES else name, read_device(path)
 
 
-@naming_file
 def read_device(path: Path) -> Device:
     """Read a device file."""
     return device_of(Table.read(path))
@@ -154,10 +153,9 @@ def read_device(path: Path) -> Device:
 
 def device_of(table: Table) -> Device:
     """Device that a table describes: a device file, or ``[device]`` of a cluster file."""
-    device = Device(
-        name=table.text("name"),
-        source=table.text("source"),
-        memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
+    device = table.made(
+        Device,
+        memory_bytes=None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,
         own_laws=read_laws(table.table("laws")) if "laws" in table else None,
     )
@@ -166,11 +164,9 @@ def device_of(table: Table) -> Device:
 
 
 def _read_rates(table: Table) -> Rates:
-    *rates, kernel = RATE_KEYS
-    numbers, sources = {key: table.positive(key) for key in rates}, table.table("sources")
-    numbers[kernel] = table.number(kernel)
+    rates, sources = table.made(Rates), table.table("sources")
     for key in RATE_KEYS:
         sources.text(key)
     sources.finish()
     table.finish()
-    return Rates(**in_si(numbers))
+    return rates

@@ -73,7 +73,7 @@ FREE: Final = Host(0.0, 0.0, 0.0)
 
 def read_host(table: Table) -> Host:
     """The table ``host`` of a cluster file."""
-    host = Host(table.number("pace"), table.number("low"), table.number("high"))
+    host = table.made(Host, slowness=table.number("pace"))
     table.text("source")
     table.finish()
     return host

@@ -6,18 +6,19 @@ take on a device is said by its laws (``profiles.machines.laws``), and ``attenti
 generation of attention's kernels reaches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from profiles.checks import POSITIVE_SHARE, SHARE, check_fields
-from profiles.files import Table, naming_file
+from profiles.checks import POSITIVE_SHARE, SHARE, check_choice, check_fields
+from profiles.files import Table
 from profiles.names import file_of
 from profiles.parsing import parse_toml
 from profiles.units import MICROSECOND
 
+T = TypeVar("T")
 STACKS: Final = Path(__file__).parents[1] / "stacks"
 GENERATIONS: Final = STACKS.with_name("attention.toml")
 DEFAULT_STACK: Final = "eager"
@@ -26,8 +27,6 @@ SERVED: Final = "fused"
 """The stack of today's servers."""
 FLAGS: Final = ("channels_last", "cast_weights", "autocast")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
-MAX_OPERATOR_US: Final = 1e6
-"""Longest time that a host may take over an operator."""
 MAX_ITERATION_US: Final = 10**8
 """Longest time that a host may take beside the operators of an iteration."""
 UNFUSED: Final = "unfused"
@@ -137,7 +136,10 @@ class Stack:
     frozen: "Stack | None" = None
 
     def __post_init__(self) -> None:
-        check_fields(f"stack {self.name}", self)
+        owner = f"stack {self.name}"
+        check_fields(owner, self)
+        for key, choices in CHOICES.items():
+            check_choice(owner, key, getattr(self, key), choices)
 
     @property
     def generation(self) -> "Generation":
@@ -219,26 +221,18 @@ def load_stack(name: str = DEFAULT_STACK) -> Stack:
     return (_shipped if path.parent == STACKS else read_stack)(path)
 
 
-@naming_file
 def read_stack(path: Path) -> Stack:
     """Read a stack file."""
     table = Table(path, _completed(Table.read(path)))
     operators = table.table("operator_us")
-    choices: dict[str, Any] = {key: table.choice(key, of) for key, of in CHOICES.items()}
-    flags: dict[str, Any] = {key: table.flag(key) for key in FLAGS}
-    stack = Stack(
-        name=table.text("name"),
-        summary=table.text("summary"),
-        source=table.text("source"),
-        forward_operator_s=operators.number("forward", maximum=MAX_OPERATOR_US) * MICROSECOND,
-        backward_operator_s=operators.number("backward", maximum=MAX_OPERATOR_US) * MICROSECOND,
-        **choices,
-        **flags,
-        traffic=Fusion(**_shares(table, "traffic", FUSED, Table.number)),
-        launches=Fusion(**_shares(table, "launches", FUSED, Table.number)),
+    stack = table.made(
+        Stack,
+        forward_operator_s=operators.number("forward") * MICROSECOND,
+        backward_operator_s=operators.number("backward") * MICROSECOND,
+        traffic=_shares(table, "traffic", Fusion),
+        launches=_shares(table, "launches", Fusion),
         **_chains(table),
-        rates=Shares(**_shares(table, "rates", RATES, Table.positive)),
-        iteration_s=table.number("iteration_us", 0.0, maximum=MAX_ITERATION_US) * MICROSECOND,
+        rates=_shares(table, "rates", Shares),
         frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table.values() else None,
     )
     operators.finish()
@@ -281,9 +275,9 @@ def _completed(table: Table) -> dict[str, Any]:
     return shipped | values | tables
 
 
-def _shares(table: Table, name: str, keys: Sequence[str], read: Callable[..., float]) -> dict[str, float]:
+def _shares(table: Table, name: str, kind: type[T]) -> T:
     """The shares in a table of a stack file; 1 where they are left out."""
-    shares = table.table(name, {})
-    values = {key: read(shares, key, 1.0, maximum=1.0) for key in keys}
-    shares.finish()
-    return values
+    inner = table.table(name, {})
+    shares = inner.made(kind)
+    inner.finish()
+    return shares
