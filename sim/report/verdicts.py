@@ -152,7 +152,10 @@ class Verdict(Panelled):
         """Yield the ties that are not named already, with what they recompute: those close, then much slower ones."""
         named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
         also = "also " * self.runner_up_ties
-        for wide, words in ((False, f"{also}too close to call"), (True, "slower, but their errors are wide")):
+        for wide, words in (
+            (False, f"{also}too close to call"),
+            (True, f"over {SLACK - 1:.0%} slower, but within the error"),
+        ):
             others = [
                 f"{name} ({of} checkpointing)" if (of := self.relieved.get(name)) else name
                 for name in self.ties
@@ -176,7 +179,7 @@ class Verdict(Panelled):
             words = compared(two.gpu_s_per_sample / one.gpu_s_per_sample, "cost")
         else:
             words = compared(one.expected.duration_s / two.expected.duration_s)
-        close = "not ruled out: its error is wide" if other.strategy in self.wide else "too close to call"
+        close = "within the error" if other.strategy in self.wide else "too close to call"
         return f"{words}, {close}" if tie else words
 
     def _fastest_words(self, fastest: Result) -> str:
