@@ -6,27 +6,33 @@ from sim.report.blocks import Column, Command, Table, fitting, markdown
 
 
 @pytest.fixture
-def columns():
-    return [
-        Column("#", ["1", "2 tie"]),
-        Column("strategy", ["ddp", "diffusionpipe"], words=True),
-        Column("more", ["overlap buckets", "fill partial"], 2, words=True),
-        Column("over\nddp", ["1.00", "0.98"], 1),
+def table():
+    columns = [Column("#"), Column("strategy", words=True), Column("more", 2, words=True)]
+    rows = [
+        ["1", "ddp", "overlap buckets", "1.00", "x|y"],
+        ["2 tie", "diffusionpipe", "fill partial", "0.98", "z"],
     ]
+    return Table("a title", [*columns, Column("over\nddp", 1), Column("a|b", 9)], rows)
 
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
-def test_the_columns_of_the_highest_rank_go_first(columns, monkeypatch, terminal):
+def test_the_columns_of_the_highest_rank_go_first(table, monkeypatch, terminal):
     monkeypatch.setenv("TERM", terminal)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    assert [column.name for column in fitting(columns, 80)] == ["#", "strategy", "more", "over\nddp"]
-    assert [column.name for column in fitting(columns, 41)] == ["#", "strategy", "over\nddp"]
-    assert [column.name for column in fitting(columns, 24)] == ["#", "strategy"]
-    assert [column.name for column in fitting(columns, 3)] == ["#", "strategy"]
+    names = ["#", "strategy", "over\nddp", "a|b"]
+    for width, kept in {
+        80: [*names[:2], "more", *names[2:]],
+        41: names[:3],
+        24: names[:2],
+        3: names[:2],
+    }.items():
+        fitted = fitting(table, width)
+        assert [column.name for column in fitted.columns] == kept
+        assert {len(row) for row in fitted.rows} == {len(kept)}
 
 
-def test_markdown_has_all_columns_and_takes_no_cell_for_its_own(columns):
-    text = markdown(Table("a title", [*columns, Column("a|b", ["x|y", "z"], 9)]))
+def test_markdown_has_all_columns_and_takes_no_cell_for_its_own(table):
+    text = markdown(table)
     assert text.splitlines() == [
         "a title",
         "",

@@ -10,7 +10,7 @@ from sim.cli.main import main
 from sim.explore.counts import gpus_in
 from sim.explore.scaling import Scaling, Step, knee_of
 from sim.outcomes.results import OUT_OF_MEMORY
-from sim.report.scalings import table_of
+from sim.report.rankings import table_of
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,7 @@ def test_by_cost_gpus_that_a_copy_leaves_draw_other_images(costs):
         1,
     ]  # one batch was asked, and the other GPU waits
     assert by_latency.steps[1].efficiency == pytest.approx(0.5)
-    (cost,) = (of for of in table_of(costs).columns if of.name.startswith("GPU-s"))
-    assert cost.cells == [f"{alone.gpu_s_per_sample:.3g}"] * 3
+    assert all(f"{alone.gpu_s_per_sample:.3g}" in row for row in table_of(costs).rows)
 
 
 CLUSTERS = "l20-pcie-8,h100-nvlink-8,t4-pcie-8"

@@ -59,8 +59,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, monkeypatc
 def test_a_point_with_the_result_of_the_best_is_named_beside_it_and_is_no_tie():
     asked = {"steps": 2, "strategy": "usp,hybrid", "guidance_degree": 1, "workers": 1}
     sweep = sim.sweep("pixart", "l20-pcie-8", 4, **asked)
-    numbers, names = (column.cells for column in table_blocks(sweep)[0].columns[:2])
-    assert (numbers[0], names[0]) == ("1 best", "usp = hybrid")
+    assert table_blocks(sweep)[0].rows[0][:2] == ("1 best", "usp = hybrid")
     assert sweep.verdict.same_as == ("hybrid, ulysses 2, ring 2",)
 
 

@@ -24,7 +24,7 @@ from sim.explore.workers import on_cluster
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
 from sim.outcomes.tasks import TASKS
-from sim.report import rankings, scalings
+from sim.report import rankings
 from sim.report.blocks import print_blocks
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
@@ -150,9 +150,9 @@ def _show(options: argparse.Namespace, clusters: Clusters) -> int:
         rankings.print_rows_json(clusters)
     else:
         if len(clusters.scalings) > 1:
-            blocks = scalings.cluster_blocks(clusters)
+            blocks = rankings.cluster_blocks(clusters)
         elif len(answer) > 1:
-            blocks = scalings.scaling_blocks(answer, remark)
+            blocks = rankings.scaling_blocks(answer, remark)
         else:
             blocks = rankings.sweep_blocks(chosen, remark)
         print_blocks(blocks, as_markdown=options.format == "markdown")

@@ -19,22 +19,34 @@ def balance_blocks(balance: Balance) -> list[Block]:
     where = f"{result.cluster}, {counted(balance.ranks, 'rank')}, stack {result.stack}"
     ways = sorted(balance.ways, key=lambda way: -way.samples_per_s)
     columns = [
-        Column("way", [of.name for of in ways], words=True),
-        Column("iteration", [milliseconds(of.iteration_s) for of in ways]),
-        Column("samples", [f"{of.samples:,.4g}" for of in ways]),
-        Column("samples/s", [f"{of.samples_per_s:,.4g}" for of in ways]),
-        Column("waiting", [f"{of.waiting:.0%}" for of in ways]),
-        Column("what it does", [of.does for of in ways], 1, words=True, widest=50),
+        Column("way", words=True),
+        *map(Column, ("iteration", "samples", "samples/s", "waiting")),
+        Column("what it does", 1, words=True, widest=50),
+    ]
+    rows = [
+        (
+            of.name,
+            milliseconds(of.iteration_s),
+            f"{of.samples:,.4g}",
+            f"{of.samples_per_s:,.4g}",
+            f"{of.waiting:.0%}",
+            of.does,
+        )
+        for of in ways
     ]
     alone = [
-        Column("shape", [of.words for of in balance.shapes], words=True),
-        Column("share", [f"{of.share:.0%}" for of in balance.shapes]),
-        Column("batch", [str(of.batch) for of in balance.shapes]),
-        Column("iteration", [milliseconds(of.iteration_s) for of in balance.results]),
-        Column("memory", [f"{of.peak_memory_bytes / GIB:.1f} GiB" for of in balance.results]),
+        (
+            shape.words,
+            f"{shape.share:.0%}",
+            str(shape.batch),
+            milliseconds(of.iteration_s),
+            f"{of.peak_memory_bytes / GIB:.1f} GiB",
+        )
+        for shape, of in zip(balance.shapes, balance.results, strict=True)
     ]
+    heads = [Column("shape", words=True), *map(Column, ("share", "batch", "iteration", "memory"))]
     return [
         Panel(f"{result.model} by {result.strategy} on {where}", lines),
-        Table("ways of giving samples to ranks, means of iterations", columns),
-        Table("each shape alone, on all ranks", alone),
+        Table("ways of giving samples to ranks, means of iterations", columns, rows),
+        Table("each shape alone, on all ranks", heads, alone),
     ]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
+from itertools import compress
 from shutil import get_terminal_size
 from typing import Final, NamedTuple
 
@@ -51,7 +52,7 @@ class Panel(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """The head of a column of a table.
 
     Attributes:
         rank: 0 is never given up where a terminal is narrow; of the others, the highest goes first.
@@ -60,7 +61,6 @@ class Column(NamedTuple):
     """
 
     name: str
-    cells: Sequence[str]
     rank: int = 0
     words: bool = False
     widest: int | None = None
@@ -71,17 +71,19 @@ class Table(NamedTuple):
 
     title: str
     columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
     above: int | None = None
 
+    def having(self, kept: Sequence[bool]) -> "Table":
+        """Return the table with those columns that are kept."""
+        rows = [[*compress(row, kept)] for row in self.rows]
+        return self._replace(columns=[*compress(self.columns, kept)], rows=rows)
+
     @property
-    def filled(self) -> list[Column]:
-        """The columns that say something."""
-        return [column for column in self.columns if any(cell not in ("", "-") for cell in column.cells)]
-
-
-def _rows_of(columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    """Return the rows of some columns."""
-    return list(zip(*(column.cells for column in columns), strict=True))
+    def filled(self) -> "Table":
+        """The table with the columns that say something."""
+        columns = zip(*self.rows, strict=True)
+        return self.having([any(cell not in ("", "-") for cell in cells) for cells in columns])
 
 
 class Command(NamedTuple):
@@ -123,7 +125,7 @@ def write(screen: Console, *blocks: Block, wrap: bool = True) -> None:
                 _write_panel(screen, block)
             case Table():
                 screen.print()
-                screen.print(_grid(block.title, fitting(block.filled, screen.width), block.above))
+                screen.print(_grid(fitting(block.filled, screen.width)))
                 screen.print()
             case Command():
                 screen.print(f"{block.gives}: {block.line}", soft_wrap=True)
@@ -153,40 +155,40 @@ def _write_panel(screen: Console, panel: Panel) -> None:
     screen.print(Frame(grid, title=title, title_align="left", box=ROUNDED, padding=(0, 1)), width=width)
 
 
-def _grid(title: str, columns: Sequence[Column], above: int | None = None) -> Grid:
+def _grid(table: Table) -> Grid:
     """Return a table of rich."""
     grid = Grid(
-        title=Text(title), title_justify="left", box=RULED, show_edge=False, pad_edge=False, padding=(0, 1)
-    )
+        title=Text(table.title), title_justify="left", box=RULED, show_edge=False, pad_edge=False, padding=(0, 1)
+    )  # fmt: skip
     grid.collapse_padding = True
-    for column in columns:
+    for column in table.columns:
         grid.add_column(
             Text(column.name), justify="left" if column.words else "right", no_wrap=not column.words,
             max_width=column.widest, vertical="top", overflow="fold",
         )  # fmt: skip
-    for number, cells in enumerate(_rows_of(columns), 1):
-        grid.add_row(*map(Text, cells), end_section=number == above)
+    for number, cells in enumerate(table.rows, 1):
+        grid.add_row(*map(Text, cells), end_section=number == table.above)
     return grid
 
 
-def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that a width has room for, with words on one line or two; without those of the highest ranks."""
-    kept = [column._replace(widest=None) for column in columns]
+def fitting(table: Table, width: int) -> Table:
+    """Return what a width has room for, with words on one line or two; without the columns of the highest ranks."""
+    kept = table._replace(columns=[column._replace(widest=None) for column in table.columns])
     if _width(kept) > width:
-        kept = list(columns)
-    while _width(kept) > width and (last := max(kept, key=lambda column: column.rank)).rank:
-        kept.remove(last)
+        kept = table
+    while _width(kept) > width and (last := max(kept.columns, key=lambda column: column.rank)).rank:
+        kept = kept.having([column is not last for column in kept.columns])
     return kept
 
 
-def _width(columns: Sequence[Column]) -> int:
-    """Characters of a table of these columns."""
+def _width(table: Table) -> int:
+    """Characters of a table."""
     wide = Console(width=1000, height=1)  # without both, a dumb terminal has 80 characters
-    return Measurement.get(wide, wide.options, _grid("", columns)).maximum
+    return Measurement.get(wide, wide.options, _grid(table)).maximum
 
 
 def markdown(*blocks: Block) -> str:
-    """Blocks as Markdown; tables with all their columns."""
+    """Blocks as Markdown; tables with all columns that say something."""
     return "\n\n".join(map(_markdown_of, blocks))
 
 
@@ -199,10 +201,12 @@ def _markdown_of(block: Block) -> str:
             ]
             return "\n".join([f"**{_plain(block.title)}**", "", *items])
         case Table():
-            rows = [[column.name for column in block.columns]]
-            rows += [["---" if column.words else "---:" for column in block.columns]]
-            rows += map(list, _rows_of(block.columns))
-            cells = ([" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows)
+            table = block.filled
+            rows: list[Sequence[str]] = [[column.name for column in table.columns]]
+            rows += [["---" if column.words else "---:" for column in table.columns]]
+            cells = (
+                [" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in [*rows, *table.rows]
+            )
             return "\n".join([block.title, "", *(f"| {' | '.join(row)} |" for row in cells)])
         case Command():
             return f"{block.gives}:\n\n```\n{block.line}\n```"
@@ -228,15 +232,16 @@ def _html_of(block: Block) -> str:
             title = f"<b>{escape(block.title)}</b>" if block.title else ""
             return f'{title}<table class="lines">{"".join(rows)}</table>'
         case Table():
-            looks = [f'{WORDS if of.words else NUMBER} class="rank{of.rank}"' for of in block.filled]
+            filled = block.filled
+            looks = [f'{WORDS if of.words else NUMBER} class="rank{of.rank}"' for of in filled.columns]
 
             def row(kind: str, cells: Sequence[str]) -> str:
                 return "".join(_cell(kind, cell, look) for cell, look in zip(cells, looks, strict=True))
 
-            heads = row("th", [column.name for column in block.filled])
+            heads = row("th", [column.name for column in filled.columns])
             lines = [
                 f"<tr{LINE if number == block.above else ''}>{row('td', cells)}</tr>"
-                for number, cells in enumerate(_rows_of(block.filled))
+                for number, cells in enumerate(filled.rows)
             ]
             body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody>"
             table = f'<table style="border-collapse: collapse">{body}</table>'

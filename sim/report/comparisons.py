@@ -274,14 +274,18 @@ def _blocks(one: Comparison) -> Iterator[Block]:
     moved = f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
     yield f"  {moved}; others: {turned}" if turned else f"  {moved}"
     if largest := one.moved[:SHOWN]:
-        columns = [
-            Column("point", [str(of.key) for of in largest], words=True),
-            Column("before", [_timed(one.before, of.before_s) for of in largest]),
-            Column("after", [_timed(one.after, of.after_s) for of in largest]),
-            Column("change", [f"{of.change:+.2%}" for of in largest]),
-            Column("rank", [" -> ".join(map(str, dict.fromkeys(of.ranks))) for of in largest]),
+        columns = [Column("point", words=True), *map(Column, ("before", "after", "change", "rank"))]
+        rows = [
+            (
+                str(of.key),
+                _timed(one.before, of.before_s),
+                _timed(one.after, of.after_s),
+                f"{of.change:+.2%}",
+                " -> ".join(map(str, dict.fromkeys(of.ranks))),
+            )
+            for of in largest
         ]
-        yield Table(f"the {counted(len(largest), 'largest change')}", columns)
+        yield Table(f"the {counted(len(largest), 'largest change')}", columns, rows)
 
 
 def _reasons(one: Comparison) -> Sequence[str]:

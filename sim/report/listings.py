@@ -44,11 +44,9 @@ def print_listing(kind: str, names: Collection[str] = (), *, as_json: bool) -> N
     if as_json:
         print(json.dumps(rows))
         return
-    columns = [
-        Column(_head(key), [_cell(key, row.get(key)) for row in rows], rank, words=True, widest=27)
-        for rank, key in enumerate(TABLES[kind].split())
-    ]
-    print_blocks([Table("", columns)])
+    keys = TABLES[kind].split()
+    columns = [Column(_head(key), rank, words=True, widest=27) for rank, key in enumerate(keys)]
+    print_blocks([Table("", columns, [[_cell(key, row.get(key)) for key in keys] for row in rows])])
 
 
 def resting_on(kind: str, word: str) -> list[str]:
@@ -64,9 +62,8 @@ def print_strategy(name: str) -> None:
         (flag_of(item.name), str(item.default), ", ".join(item.metadata["choices"]), item.metadata["help"])
         for item in fields(cls)
     ]
-    heads = ("flag", "default", "choices", "what it is")
-    columns = [Column(*of, words=True) for of in zip(heads, zip(*rows, strict=True), strict=False)]
-    print_blocks([f"{name}: {cls.summary}", *([Table("", columns)] if rows else [])])
+    columns = [Column(head, words=True) for head in ("flag", "default", "choices", "what it is")]
+    print_blocks([f"{name}: {cls.summary}", *([Table("", columns, rows)] if rows else [])])
 
 
 def _head(key: str) -> str:

@@ -1,23 +1,24 @@
-"""Rankings: the verdict on a sweep, then its best points as a table; training and sampling."""
+"""Rankings: the verdict on a sweep, or at the knee of several, and the best points, sizes and clusters as tables."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from profiles.errors import counted
 from profiles.units import GIB
-from sim.explore.legality import starters
+from sim.explore.legality import runtimes_of, starters
 from sim.explore.points import Point
-from sim.explore.scaling import Clusters, Scaling
+from sim.explore.scaling import PAYS, Clusters, Scaling, Step
 from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Command, Table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import band, duration, sample_words, throughput
-from sim.report.results import NO_RUNTIME_TODAY
+from sim.report.numbers import band, duration, rounded, sample_words, throughput, unit_of
+from sim.report.results import NO_RUNTIME_TODAY, command_of
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.registry import baselines
 
@@ -27,6 +28,8 @@ BEST: Final = 10
 """Rows of the table of the best."""
 HOW: Final = 18
 """Characters for what was varied in a narrow table."""
+VARIED: Final = Column("strategy", words=True), Column("how", 2, words=True, widest=HOW)
+MEMORY: Final = Column("memory\nGiB")
 
 
 def print_rows_json(answer: Sweep | Scaling | Clusters) -> None:
@@ -52,30 +55,29 @@ def sweep_blocks(sweep: Sweep, note: str = "") -> list[Block]:
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
     """Return a table of the best points, or the Pareto front, and of the best of each strategy, with its legend."""
-    simulated = sweep.simulated()
+    simulated, pareto = sweep.simulated(), sweep.objective == "pareto"
     if not simulated:
         return []
-    best = front(simulated) if sweep.objective == "pareto" else simulated[:most]
-    headline = sweep.best_point()
+    best, headline = front(simulated) if pareto else simulated[:most], sweep.best_point()
     chosen = list(_chosen(simulated, [*best, *filter(None, [headline])], sweep.twins()))
-    points = [point for _, point in chosen]
-    good = sum(point.recommended for point in points)
+    good = sum(point.recommended for _, point in chosen)
     title = f"{len(best)} best by {sweep.objective}, and the best of each strategy"
-    if sweep.objective == "pareto":
+    if pareto:
         title = "* no point beats it in both speed and memory; and the best of each strategy"
     if good < len(chosen):
-        names = ", ".join(dict.fromkeys(point.name for point in points[good:]))
+        names = ", ".join(dict.fromkeys(point.name for _, point in chosen[good:]))
         title += f"; below the line not recommended: seams show ({names})"
-    on_front, ties = set(map(id, best)) if sweep.objective == "pareto" else (), set(map(id, sweep.ties()))
-    numbers = [
-        f"{rank}{FRONT * (id(of) in on_front)}"
-        f"{HEADLINE if headline and of.same(headline) else TIE * (id(of) in ties)}"
+    on_front, ties = set(map(id, best)) if pareto else (), set(map(id, sweep.ties()))
+    marked = [
+        (
+            f"{rank}{FRONT * (id(of) in on_front)}"
+            f"{HEADLINE if headline and of.same(headline) else TIE * (id(of) in ties)}",
+            of,
+        )
         for rank, of in chosen
     ]
-    runtimes = [starters(point, sweep.scenario) for point in points]
-    cells = [f"{of[0]}{f' +{len(of) - 1}' * (len(of) > 1)}" if of else "-" for of in runtimes]
-    columns = [Column("#", numbers), *_columns(sweep, points), Column("runs in", cells, 1)]
-    table = Table(title, columns, good if 0 < good < len(chosen) else None)
+    columns, rows = _columns_and_rows(sweep, marked)
+    table = Table(title, columns, rows, good if 0 < good < len(chosen) else None)
     return [table, *legend(table)]
 
 
@@ -96,13 +98,12 @@ def _chosen(
             yield rank, point
 
 
-def _named(sweep: Sweep, points: Sequence[Point]) -> list[str]:
-    """Return the strategies of points, with those of the same result."""
+def _names(sweep: Sweep) -> Callable[[Point], str]:
+    """Return what gives the strategy of a point, with those of the same result."""
     twins, names = sweep.twins(), dict[int, list[str]]()
     for point in sweep.ranked():
         names.setdefault(id(twins.get(id(point), point)), []).append(point.name)
-    alike = ([point.name, *names[id(twins.get(id(point), point))]] for point in points)
-    return [" = ".join(dict.fromkeys(one)) for one in alike]
+    return lambda of: " = ".join(dict.fromkeys([of.name, *names[id(twins.get(id(of), of))]]))
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:
@@ -111,63 +112,83 @@ def front(simulated: Sequence[Point]) -> list[Point]:
     return [of["point"] for of in pareto_front([p.result.to_json() | {"point": p} for p in good if p.result])]
 
 
-def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
-    """Return the columns of points; where the terminal is narrow, the first and the last are kept longest."""
-    results = [point.result for point in points if point.result is not None]
+def _columns_and_rows(
+    sweep: Sweep, marked: Sequence[tuple[str, Point]]
+) -> tuple[list[Column], list[tuple[str, ...]]]:
+    """Return columns and rows of marked points; where the terminal is narrow, the first and last are kept longest."""
+    points = [(mark, point, point.result) for mark, point in marked if point.result is not None]
     values, sampled, over = tried(sweep.points), sweep.scenario.task == "sample", _baseline(sweep)
-    counts, letters = [str(result.num_gpus) for result in results], {} if sampled else LETTERS
+    letters, several = {} if sampled else LETTERS, len({result.num_gpus for *_, result in points}) > 1
     leave = list(letters)
-    if len({result.options.get("checkpointing") for result in results}) == 1:  # it stands above the table
+    if len({result.options.get("checkpointing") for *_, result in points}) == 1:  # it stands above the table
         leave.append("checkpointing")
-    baseline = "one GPU" if sampled else " or ".join(baselines())
-    speeds = ["-" if over is None else f"{r.samples_per_s / over.samples_per_s:.2f}" for r in results]
+    last = Column("samples\nper s", 8)
     if sampled:
-        costs = [f"{result.gpu_s_per_sample:,.2f}" for result in results]
-        last = Column(f"GPU-s per\n{sample_words(sweep.scenario)[0]}", costs, 6)
-    else:
-        last = Column("samples\nper s", [throughput(result.samples_per_s) for result in results], 8)
-    return [
-        Column("strategy", _named(sweep, points), words=True),
-        *([Column("GPUs", counts, 1)] if len(set(counts)) > 1 else []),
-        *(
-            Column(letter, [str(r.parameters.get(key) or "-") for r in results], 1)
-            for key, letter in letters.items()
-        ),
-        Column(
-            "how" if sampled else "more", [how(r, values, leave) for r in results], 2, words=True, widest=HOW
-        ),
-        *time_columns(results),
-        Column(f"speed over\n{baseline}", speeds, 5),
+        last = Column(f"GPU-s per\n{sample_words(sweep.scenario)[0]}", 6)
+    columns = [
+        Column("#"),
+        Column("strategy", words=True),
+        Column("GPUs", 1),
+        *(Column(letter, 1) for letter in letters.values()),
+        Column("how" if sampled else "more", 2, words=True, widest=HOW),
+        *time_columns(sweep.scenario.task),
+        Column(f"speed over\n{'one GPU' if sampled else ' or '.join(baselines())}", 5),
         last,
-        Column("bubble", [f"{result.bubble_ratio:.1%}" for result in results], 7),
-        memory_column(results),
+        Column("bubble", 7),
+        MEMORY,
+        Column("runs in", 1),
     ]
-
-
-def time_columns(results: Sequence[Result]) -> list[Column]:
-    """Return the durations of results, with their bands."""
-    task = TASKS[results[0].task]
-    times = [duration(result).removesuffix(f" {task.unit}") for result in results]
-    return [
-        Column(f"{task.timed}\n{task.unit}", times),
-        Column("80 %\nrange", [band(result) or "-" for result in results], 3),
+    names = _names(sweep)
+    rows = [
+        (
+            mark,
+            names(point),
+            str(result.num_gpus) if several else "",
+            *(str(result.parameters.get(key) or "-") for key in letters),
+            how(result, values, leave),
+            *time_cells(result),
+            "-" if over is None else f"{result.samples_per_s / over.samples_per_s:.2f}",
+            f"{result.gpu_s_per_sample:,.2f}" if sampled else throughput(result.samples_per_s),
+            f"{result.bubble_ratio:.1%}",
+            memory_cell(result),
+            _first_words(starters(point, sweep.scenario)),
+        )
+        for mark, point, result in points
     ]
+    return columns, rows
 
 
-def memory_column(results: Sequence[Result]) -> Column:
-    """Return the memory that results need."""
-    return Column("memory\nGiB", [f"{result.expected.peak_memory_bytes / GIB:.1f}" for result in results])
+def _first_words(names: Sequence[str]) -> str:
+    """Return the first of some names and how many more there are."""
+    more = f" +{len(names) - 1}" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else "-"
+
+
+def time_columns(task: str) -> list[Column]:
+    """Return the columns of durations and their bands."""
+    of = TASKS[task]
+    return [Column(f"{of.timed}\n{of.unit}"), Column("80 %\nrange", 3)]
+
+
+def time_cells(result: Result) -> tuple[str, str]:
+    """Return the duration of a result, and its band."""
+    return duration(result).removesuffix(f" {unit_of(result)}"), band(result) or "-"
+
+
+def memory_cell(result: Result) -> str:
+    """Return the memory that a result needs."""
+    return f"{result.expected.peak_memory_bytes / GIB:.1f}"
 
 
 def legend(table: Table) -> Iterator[str]:
     """Yield the meanings of the marks and letters of a table: a line each."""
-    if any(cell.endswith(TIE) for cell in table.columns[0].cells):
+    table = table.filled
+    if any(row[0].endswith(TIE) for row in table.rows):
         yield "tie: not surely slower than the best, nor than others of its strategy, which compare with less error"
-    if table.columns[-1].name == "runs in" and "-" in table.columns[-1].cells:
+    if table.columns[-1].name == "runs in" and any(row[-1] == "-" for row in table.rows):
         yield f"runs in -: {NO_RUNTIME_TODAY}"
-    cells = (cell for column in table.filled if column.words for cell in column.cells)
-    used = {column.name for column in table.filled} | {
-        words.split()[0] for c in cells for words in c.split(", ") if words
+    used = {column.name for column in table.columns} | {
+        words.split()[0] for row in table.rows for cell in row for words in cell.split(", ") if words
     }
     if letters := [f"{letter}: {means}" for letter, means in MEANINGS.items() if letter in used]:
         yield ", ".join(letters)
@@ -206,3 +227,143 @@ def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
     }
     parts = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count)
     yield f"{counted(len(sweep.points), 'configuration')}: {parts}"
+
+
+def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
+    """Return the verdict at the knee, after the fastest and the knee; false where nothing recommended fits.
+
+    Of one number of GPUs it is that of its sweep: one has no knee.
+    """
+    verdict, knee, fastest = verdict_of(scaling.chosen, note), scaling.knee, scaling.fastest
+    if not verdict or knee is None or fastest is None or len(scaling) == 1:
+        return verdict
+    lead = [("sweet spot", _knee_words(scaling, knee))]
+    there, word = {step.gpus for step in scaling.steps}, "not on"
+    for sweep in scaling.sweeps:
+        if (gpus := sweep.scenario.workload.num_gpus) not in there:
+            lead.append((word, f"{counted(gpus, 'GPU')}: {sweep.nearest_words()}"))
+            word = ""
+    if fastest.gpus != knee.gpus:
+        lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
+    return replace(verdict, title=scaling.title, lead=tuple(lead))
+
+
+def _fastest_words(scaling: Scaling, fastest: Step) -> str:
+    """Return the most samples per second, and their efficiency, in words."""
+    values = tried(point for sweep in scaling.sweeps for point in sweep.points)
+    named = ", ".join(filter(None, (fastest.result.strategy, how(fastest.result, values))))
+    speed = f"{fastest.samples_per_s:,.4g} {samples_of(scaling)}/s"
+    share = f"{fastest.efficiency:.0%} efficient"
+    copies = f", {fastest.copies} copies" if fastest.copies > 1 else ""
+    return f"{counted(fastest.gpus, 'GPU')}, {speed}, {share}: {named}{copies}"
+
+
+def _knee_words(scaling: Scaling, knee: Step) -> str:
+    """Return the knee and the gain beyond it in words."""
+    steps, share, first = scaling.steps, f"{knee.efficiency:.0%}", scaling.steps[0].gpus
+    beyond = next((step for step in steps if step.gpus > knee.gpus), None)
+    if len(steps) == 1:
+        return f"none: something fits on {counted(first, 'GPU')} alone, of these numbers"
+    if beyond is None:
+        return f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays ({share} efficient)"
+    more = f"the next {beyond.gpus - knee.gpus} add {beyond.gain:.0%} of ideal, below the {PAYS:.0%} that pay"
+    return f"{counted(knee.gpus, 'GPU')} ({share} efficient); {more}"
+
+
+def samples_of(scaling: Scaling) -> str:
+    """Return the plural of the samples that speeds count."""
+    return sample_words(scaling.sweeps[0].scenario)[1]
+
+
+def scaling_blocks(scaling: Scaling, note: str) -> list[Block]:
+    """Return the verdict at the knee with a note, and the best on each number of GPUs."""
+    if not (verdict := verdict_at_knee(scaling, note)):
+        return ["best: none; nothing that is recommended fits, on any of these numbers of GPUs"]
+    table = table_of(scaling)
+    return [*verdict.answer, table, *legend(table), Command("again", verdict.again)]
+
+
+def table_of(scaling: Scaling) -> Table:
+    """Return the best on each number of GPUs as a table, with the knee marked."""
+    steps, knee = scaling.steps, scaling.knee if scaling.bends else None
+    several, varied = any(step.copies > 1 for step in steps), _varied(scaling)
+    columns = [
+        Column("GPUs"),
+        *VARIED,
+        Column("copies", 1),
+        *time_columns(scaling.chosen.scenario.task),
+        Column(f"{samples_of(scaling)}\nper s"),
+        Column(f"GPU-s per\n{samples_of(scaling)[:-1]}", 4),
+        Column("efficiency"),
+        Column("gain", 3),
+        MEMORY,
+    ]
+    rows = [
+        (
+            f"{step.gpus}{' sweet spot' if step == knee else ''}",
+            *varied(step.result),
+            str(step.copies) if several else "",
+            *time_cells(step.result),
+            f"{step.samples_per_s:,.4g}",
+            f"{step.result.gpu_s_per_sample:.3g}",
+            f"{step.efficiency:.0%}",
+            f"{step.gain:.0%}" if step is not steps[0] else "-",
+            memory_cell(step.result),
+        )
+        for step in steps
+    ]
+    title = f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share"
+    return Table(title, columns, rows)
+
+
+def _varied(sweeps: Iterable[Sweep]) -> Callable[[Result], tuple[str, str]]:
+    """Return what gives the strategy of a result, and the parameters that sweeps varied."""
+    values = tried(point for sweep in sweeps for point in sweep.points)
+    return lambda result: (result.strategy, how(result, values))
+
+
+def cluster_blocks(clusters: Clusters) -> list[Block]:
+    """Return the best on each cluster as a table, why there is none on others, and what starts each."""
+    ranked, first, varied = clusters.ranked(), clusters.leading.chosen, _varied(clusters)
+    nowhere = [
+        f"not on {one.chosen.scenario.cluster_name}: {one.chosen.nearest_words()}"
+        for one in clusters.scalings
+        if one.knee is None
+    ]
+    if not ranked:
+        return [*nowhere]
+    least = min(filter(None, (clusters.dollars_per_1000(knee) for knee, _ in ranked)), default=None)
+    where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
+    cost = Column(f"GPU-s per\n{samples_of(clusters.leading)[:-1]}", 4)
+    columns = [
+        Column("cluster", words=True),
+        Column("GPUs"),
+        *VARIED,
+        *time_columns(first.scenario.task),
+        Column(f"{samples_of(clusters.leading)}\nper s"),
+        cost if least is None else Column("$ per\n1,000"),
+        MEMORY,
+        Column("runs in", 3),
+    ]
+    rows, starts = list[tuple[str, ...]](), list[Command]()
+    for place, (knee, _) in enumerate(ranked):
+        result, dollars = knee.result, clusters.dollars_per_1000(knee)
+        mark = TIE * clusters.ties(knee) if place else f" {clusters.order}"
+        mark += " cheapest" * (dollars == least is not None and "cheapest" not in mark)
+        price = "-" if dollars is None else rounded(dollars, 3)
+        runtimes = runtimes_of(result)
+        row = (
+            f"{result.cluster}{mark}",
+            str(knee.copies * result.num_gpus),
+            *varied(result),
+            *time_cells(result),
+            f"{knee.samples_per_s:,.4g}",
+            f"{result.gpu_s_per_sample:.3g}" if least is None else price,
+            memory_cell(result),
+            ", ".join(runtimes) or "-",
+        )
+        rows.append(row)
+        command = command_of(result, *(("launch", runtimes[0]) if runtimes else ()))
+        starts.append(Command(f"on {result.cluster}", command))
+    table = Table(f"{first.title.replace(where, 'each cluster')}, {clusters.order} first", columns, rows)
+    return [table, *legend(table), *nowhere, *starts]

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from profiles.units import GB, GIB
 from sim.explore.legality import case_of, is_unknown, left_out, runtimes_of
 from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result, Source
-from sim.outcomes.tasks import TASKS
+from sim.outcomes.tasks import TASKS, Task
 from sim.report.blocks import Block, Column, Line, Panel, Panelled, Table
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
@@ -272,34 +273,23 @@ def _usual(source: Source, runtime: str) -> set[str]:
 
 def _stage_table(result: Result) -> Table:
     """Return the stages as a table; neighbours that differ in nothing but their layers share a row."""
-    alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
-    looks = [_stage_look(group[0]) for group in alike]
-    ends = [(group[0], group[-1]) for group in alike]
-    task = TASKS[result.task]
-    columns = [
-        Column("stage", [f"{a} to {b}" if a != b else str(a) for (a, _), (b, _) in ends]),
-        Column("devices", [look[0] for look in looks], 1, widest=30),
-        Column("layers", [_layers(first, last) for (_, first), (_, last) in ends]),
-        *(Column(name, [look[number] for look in looks]) for number, name in enumerate(task.passes, 1)),
-        Column("parameters", [look[3] for look in looks], 2),
-    ]
-    return Table(f"stages, per {task.passed}", columns)
+    task, rows = TASKS[result.task], list[tuple[str, ...]]()
+    for (devices, count, *cells), group in groupby(enumerate(result.stages), partial(_stage_look, task)):
+        (number, stage), *others = group
+        last, end = others[-1] if others else (number, stage)
+        layers = f"{stage['first_layer']}-{end['last_layer']}" if count != "0" else "none"
+        each, to = (f", each {count}", f" to {last}") if others else ("", "")
+        rows.append((f"{number}{to}", devices, f"{layers}{each}", *cells))
+    columns = [Column("stage"), Column("devices", 1, widest=30), Column("layers"), *map(Column, task.passes)]
+    return Table(f"stages, per {task.passed}", [*columns, Column("parameters", 2)], rows)
 
 
-def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return all columns of a numbered stage but its layers, and how many it has."""
+def _stage_look(task: Task, item: tuple[int, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the devices of a numbered stage, how many layers it has, and its other columns."""
     stage, devices = item[1], list(item[1]["devices"])
     words = ",".join(map(str, devices))
     if len(devices) > 2 and devices == list(range(devices[0], devices[-1] + 1)):
         words = f"{devices[0]}-{devices[-1]}"
-    times = (milliseconds(stage[name]) for name in ("forward_s", "backward_s"))
-    each = stage["last_layer"] - stage["first_layer"] + 1
-    return words, *times, f"{stage['parameters'] / 1e6:,.1f} M", str(each)
-
-
-def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """Return the layers of a stage, or of neighbours that have equally many."""
-    start, end = first["first_layer"], last["last_layer"]
-    if first is last:
-        return f"{start}-{end}" if start <= end else "none"
-    return f"{start}-{end}, each {first['last_layer'] - start + 1}"
+    count = stage["last_layer"] - stage["first_layer"] + 1
+    times = (milliseconds(stage[f"{name}_s"]) for name in task.passes)
+    return words, str(count), *times, f"{stage['parameters'] / 1e6:,.1f} M"

@@ -327,64 +327,72 @@ def plan_blocks(serving: Serving) -> list[Block]:
     rows, ties = [*enumerate(groups.values(), 1)], set(map(id, serving.ties()))
     lead = {name: n for n, (of, *_) in reversed(rows) for name in (of.plan.rule, of.plan.cluster)}
     shown = [(n, group) for n, group in rows if n <= MOST_ROWS or n in lead.values()]
-    every = [of for _, (of, *_) in shown]
-    first = Column("#", [f"{n}{' tie' * (id(of) in ties)}" for n, (of, *_) in shown])
-    rules = [" = ".join(of.plan.rule_and_cap for of in group) for _, group in shown]
+    every = [
+        (f"{n}{' tie' * (id(group[0]) in ties)}", group[0], " = ".join(of.plan.rule_and_cap for of in group))
+        for n, group in shown
+    ]
     marks = {
-        "tie: the draws of requests cannot tell it from 1": not ties.isdisjoint(map(id, every)),
+        "tie: the draws of requests cannot tell it from 1": any("tie" in first for first, *_ in every),
         "not shown: what is worse than the best of its policy and its cluster": len(shown) < len(rows),
         "*: the queue grows; over a longer --duration these are more": not all(
-            _is_steady(serving, of) for of in every
+            _is_steady(serving, of) for _, of, _ in every
         ),
     }
-    table = _table(f"plans, best first, {ranked_by(serving)}", first, every, rules, serving)
+    table = _table(f"plans, best first, {ranked_by(serving)}", "#", every, serving)
     return [table, *(words for words, there in marks.items() if there)]
 
 
 def curve_table(serving: Serving) -> Table:
     """Return the best of the plans of a curve at each rate."""
-    every = [
-        min(runs, key=lambda of: rank(of, serving.options)) for runs in zip(*serving.curves, strict=True)
-    ]
+    rates = zip(*serving.curves, strict=True)
+    every = (min(runs, key=lambda of: rank(of, serving.options)) for runs in rates)
     title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
-    first = Column("requests\nper s", [f"{of.rate_per_s:.3g}" for of in every])
-    return _table(title, first, every, [of.plan.rule_and_cap for of in every], serving)
+    rows = [(f"{of.rate_per_s:.3g}", of, of.plan.rule_and_cap) for of in every]
+    return _table(title, "requests\nper s", rows, serving)
 
 
-def _table(
-    title: str, first: Column, every: Sequence[Outcome], rules: Sequence[str], serving: Serving
-) -> Table:
-    """Return a table of plans, and of what they give."""
-    told = {50.0: 7} | {wanted_of(serving): 0}
-    per_s = ["-" if (of := one.capacity_per_s) is None else plain(of, 3) if of else "none" for one in every]
-    held = [
-        of if of.completed_per_s and (of.capacity_per_s or of.capacity_per_s is None) else None
-        for of in every
-    ]
-    dollars = [
-        "-" if of is None or of.dollars_per_1000 is None else f"{of.dollars_per_1000:,.2f}" for of in held
-    ]
-    costs = [rounded(of.gpu_s_per_request, 3) if of else "-" for of in held]
-    clusters = [of.plan.cluster for of in every]
-    marked = [(of, "" if _is_steady(serving, of) else "*") for of in every]
+def _table(title: str, head: str, every: Sequence[tuple[str, Outcome, str]], serving: Serving) -> Table:
+    """Return a table of plans, each after a first cell and before its rule, and of what they give."""
+    told, several = {50.0: 7} | {wanted_of(serving): 0}, len({of.plan.cluster for _, of, _ in every}) > 1
     columns = [
-        first,
-        Column("GPUs", [str(of.plan.gpus) for of in every], 2),
-        Column("replicas", [of.plan.replicas for of in every], words=True),
-        *([Column("cluster", clusters, 1, words=True)] if len(set(clusters)) > 1 else []),
-        Column("strategy", [of.plan.strategy for of in every], 6, words=True),
-        Column("policy", rules, words=True, widest=22),
-        Column("SLO\nheld", ["-" if of.attainment is None else share_words(of.attainment) for of in every]),
-        *(
-            Column(f"p{p:g}\ns", [f"{figures(of.percentile_s(p))}{mark}" for of, mark in marked], rank)
-            for p, rank in told.items()
-        ),
-        Column("capacity\nper s", per_s),
-        Column("use", [f"{of.use:.0%}" if of else "-" for of in held], 5),
-        Column(f"paid GPU-s\nper {samples_of(serving)[:-1]}", costs, 4),
-        Column("$ per\n1,000", dollars),
+        Column(head),
+        Column("GPUs", 2),
+        Column("replicas", words=True),
+        Column("cluster", 1, words=True),
+        Column("strategy", 6, words=True),
+        Column("policy", words=True, widest=22),
+        Column("SLO\nheld"),
+        *(Column(f"p{p:g}\ns", rank) for p, rank in told.items()),
+        Column("capacity\nper s"),
+        Column("use", 5),
+        Column(f"paid GPU-s\nper {samples_of(serving)[:-1]}", 4),
+        Column("$ per\n1,000"),
     ]
-    return Table(title, columns)
+    rows = [
+        (
+            first,
+            str(of.plan.gpus),
+            of.plan.replicas,
+            of.plan.cluster if several else "",
+            of.plan.strategy,
+            rule,
+            "-" if of.attainment is None else share_words(of.attainment),
+            *(f"{figures(of.percentile_s(p))}{'' if _is_steady(serving, of) else '*'}" for p in told),
+            *_capacity_cells(of),
+        )
+        for first, of, rule in every
+    ]
+    return Table(title, columns, rows)
+
+
+def _capacity_cells(of: Outcome) -> tuple[str, ...]:
+    """Return the capacity of a plan, its use, and what requests cost; the last two where it holds some rate."""
+    capacity = of.capacity_per_s
+    words = "-" if capacity is None else plain(capacity, 3) if capacity else "none"
+    if not of.completed_per_s or capacity == 0:
+        return words, "-", "-", "-"
+    dollars = "-" if of.dollars_per_1000 is None else f"{of.dollars_per_1000:,.2f}"
+    return words, f"{of.use:.0%}", rounded(of.gpu_s_per_request, 3), dollars
 
 
 def serving_page(serving: Serving, asked: str) -> str:

@@ -22,10 +22,9 @@ from sim.report.balances import balance_blocks
 from sim.report.blocks import Panel, html
 from sim.report.frames import frame_of, rows
 from sim.report.page import run_page, write_page, write_sweep_report
-from sim.report.rankings import table_blocks
+from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
 from sim.report.reasons import Account, account_of
 from sim.report.results import RunVerdict
-from sim.report.scalings import cluster_blocks, table_of, verdict_at_knee
 from sim.report.serving import ServingVerdict, serving_blocks, serving_page, verdict_of_serving
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from sim.serving import answers
