@@ -1,14 +1,14 @@
 """Mappings that are values: they cannot be changed, and can be hashed and pickled."""
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class FrozenMapping(Mapping[K, V]):
-    """An immutable mapping, looked up as fast as a dictionary."""
+    """An immutable mapping."""
 
     __slots__ = ("_items",)
 
@@ -23,17 +23,6 @@ class FrozenMapping(Mapping[K, V]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._items
-
-    def get(self, key: K, default: Any = None) -> Any:  # noqa: ANN401  as of Mapping.get
-        """The value of a key, or a default."""
-        return self._items.get(key, default)
-
-    def items(self) -> ItemsView[K, V]:
-        """Keys with their values."""
-        return self._items.items()
 
     def __hash__(self) -> int:
         return hash(frozenset(self._items.items()))

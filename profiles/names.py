@@ -4,7 +4,6 @@ Aliases stand in ``aliases.toml``. Whoever uses one is told so, and none hides a
 """
 
 import re
-import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 from profiles.checks import check_name
 from profiles.errors import DiffusimNote, InputError, near, shown, warn_caller
 from profiles.files import path_kind
+from profiles.parsing import load_toml
 
 STRATEGY: Final = "strategy"
 """The one kind that is not read from files."""
@@ -25,7 +25,7 @@ ALIASES: Final = Path(__file__).parent / "aliases.toml"
 @cache
 def aliases(kind: str) -> dict[str, str]:
     """The aliases of a kind, ``model`` to ``strategy``, with the names that they stand for."""
-    by_kind: dict[str, dict[str, str]] = tomllib.loads(ALIASES.read_text(encoding="utf-8"))
+    by_kind: dict[str, dict[str, str]] = load_toml(ALIASES)
     return by_kind[kind]
 
 

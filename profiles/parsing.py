@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from profiles.errors import one_line
@@ -27,6 +28,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _RuleError(f"{key} stands twice")
         values[key] = value
     return values
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file that comes with the package."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def parse_toml(text: str) -> dict[str, Any]:

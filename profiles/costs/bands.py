@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
-from profiles.parsing import parse_toml
+from profiles.parsing import load_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
 COMPUTE, ANCHORED, TRAINING, EXPOSED, REPEAT = "compute", "anchored", "training", "exposed", "repeat"
@@ -280,7 +280,7 @@ def load_bands() -> Bands:
 
 def read_bands(path: Path) -> Bands:
     """Read a file of bands."""
-    rows = parse_toml(path.read_text(encoding="utf-8"))
+    rows = load_toml(path)
     measured, exact, stated = (tuple(rows["devices"][key]) for key in ("measured", "exact", "stated"))
     spreads = tuple(Spread(**row) for row in rows["spread"])
     return Bands(measured, exact, stated, Shape(**rows["shape"]), spreads)

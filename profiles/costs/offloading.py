@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
 from profiles.machines.devices import Device
-from profiles.parsing import parse_toml
+from profiles.parsing import load_toml
 from profiles.software.recipes import MemoryRecipe
 from profiles.units import GB
 
@@ -68,7 +68,7 @@ class HostSide(NamedTuple):
 @cache
 def _links() -> tuple[dict[str, float], float]:
     """Bytes per second of copies from pinned memory in one direction, by device, and pageable memory's share of it."""
-    rows = parse_toml(LINKS.read_text(encoding="utf-8"))
+    rows = load_toml(LINKS)
     rates = {
         device: link["GB_per_s"] * GB * rows["reached"]
         for link in rows["links"]

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InputError, shown, wrong
 from profiles.machines.devices import Device
 from profiles.machines.laws import Laws, Smaller
-from profiles.parsing import parse_toml
+from profiles.parsing import load_toml
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import MICROSECOND
 
@@ -65,7 +65,7 @@ class Products(NamedTuple):
 @cache
 def levers() -> Mapping[str, Any]:
     """Return the rows of ``levers.toml``."""
-    return parse_toml(LEVERS.read_text(encoding="utf-8"))
+    return load_toml(LEVERS)
 
 
 def element_bytes(precision: str) -> float:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from profiles.parsing import parse_toml
+from profiles.parsing import load_toml
 from profiles.units import GB
 
 FILE: Final = Path(__file__).parents[1] / "reserved.toml"
@@ -39,6 +39,6 @@ def room_bytes(memory_bytes: float | None, num_gpus: int) -> float | None:
 @cache
 def _margins(num_gpus: int) -> list[tuple[float, float]]:
     """Share of the tensors' bytes and bytes besides, by estimate; a GPU alone has no collectives."""
-    rows = parse_toml(FILE.read_text(encoding="utf-8"))
+    rows = load_toml(FILE)
     each = ([rows[part][estimate] for part in PARTS] for estimate in Reserved._fields)
     return [(share, GB * (context + more * (num_gpus > 1))) for share, context, more in each]

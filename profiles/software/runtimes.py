@@ -13,7 +13,7 @@ from typing import Any, Final
 from profiles.checks import is_one_of
 from profiles.errors import InputError, near, shown
 from profiles.mappings import FrozenMapping
-from profiles.parsing import parse_toml
+from profiles.parsing import load_toml
 from profiles.software.stacks import DEFAULT_STACK
 
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
@@ -210,7 +210,7 @@ def all_runtimes() -> Mapping[str, Runtime]:
 
 def read_runtime(path: Path) -> Runtime:
     """Read the file of a runtime."""
-    rows = parse_toml(path.read_text(encoding="utf-8"))
+    rows = load_toml(path)
     rules = {name: _rule(of) for name, of in rows.pop("strategies").items()}
     lists = {key: tuple(of) for key, of in rows.items() if isinstance(of, list)}
     return Runtime(path.stem, rules=rules, **rows | lists)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from profiles.checks import POSITIVE_SHARE, SHARE, check_choice, check_fields
 from profiles.files import Table
 from profiles.names import file_of
-from profiles.parsing import parse_toml
+from profiles.parsing import load_toml
 from profiles.units import MICROSECOND
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class Generation(NamedTuple):
 @cache
 def generations() -> Mapping[str, Generation]:
     """The generations in ``attention.toml``, by name."""
-    rows = parse_toml(GENERATIONS.read_text(encoding="utf-8"))
+    rows = load_toml(GENERATIONS)
     newer = tuple(rows.pop("newer_kernels_on"))
     return {
         name: Generation(of["share"], of["share_of_newer"], of["copies"], newer) for name, of in rows.items()

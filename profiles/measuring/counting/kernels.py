@@ -13,28 +13,12 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from profiles.architectures.kernels import DISPATCH, PRODUCTS, Kernel
 from profiles.measuring.counting.component import ComponentCount, ModelCount, build, latents_of, trace_of
 from profiles.measuring.counting.specs import DTYPES
-from profiles.measuring.counting.tally import LOOKUPS, has_bias, moved_bytes
-from profiles.measuring.counting.trace import Ran, Trace, aten, storage, tensor_bytes
-
-OPERATORS_BY_KIND: Final = {
-    "group_norm": {aten.native_group_norm},
-    "layer_norm": {aten.native_layer_norm, aten._fused_rms_norm},
-    "softmax": {aten._softmax, aten._safe_softmax, aten._log_softmax},
-    "copy": LOOKUPS | {
-        aten.cat, aten.stack, aten.clone, aten.copy_, aten._to_copy, aten.constant_pad_nd, aten.repeat, aten.roll,
-        aten.flip, aten.pixel_shuffle, aten.pixel_unshuffle, aten.upsample_nearest1d, aten.upsample_nearest2d,
-        aten.upsample_nearest3d, aten.slice_scatter, aten.index_put, aten.index_put_, aten.reflection_pad2d,
-        aten.replication_pad2d, aten.replication_pad3d,
-    },
-}  # fmt: skip
-"""Operators by the kind of their kernels; what is neither here nor a product is pointwise."""
-FIRST_OPERAND: Final = {aten.addmm: 1, aten.baddbmm: 1}
-"""Place of the first factor among the arguments of a product, where it is not 0."""
+from profiles.measuring.counting.tally import launched
+from profiles.measuring.counting.trace import Ran, Trace, storage
 
 
 class Launch(NamedTuple):
@@ -124,14 +108,14 @@ def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
 def _launches_of(trace: Trace, count: ComponentCount) -> Layers:
     """Launches of each layer, each with count 1; parts that grow with the pixels only where there is no other size."""
     launches: Layers = [[] for _ in count.ends]
-    held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
+    held = trace.held()
     grows = count.image_tokens and not count.spec.resizes
     drawn = set(map(storage, latents_of(trace) if grows else ()))
     image, text, both = count.image_tokens, count.text_tokens, count.image_tokens + count.text_tokens
     for event, layer in trace.by_layer(count.ends):
         if isinstance(event, Ran) and event.launches:
             drawn.update(map(storage, event.writes) if drawn.intersection(map(storage, event.reads)) else ())
-            for kernel in _kernels(event, held):
+            for kernel in launched(event, held):
                 sides, images = event.args[:2] if kernel.kind == "attention" else event.writes[:1], {}
                 for of, side in zip("mn", sides, strict=False):
                     if storage(side) in drawn:
@@ -140,54 +124,6 @@ def _launches_of(trace: Trace, count: ComponentCount) -> Layers:
                         images[f"image_{of}"] = round(getattr(kernel, of) * share)
                 launches[layer].append(Launch(str(event.func), replace(kernel, **images)))
     return launches
-
-
-def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
-    """Yield the kernels of an operator that is not a view; a convolution's bias is a pass of its own."""
-    operator = ran.func.overloadpacket
-    weight_bytes = tensor_bytes(tensor for tensor in ran.reads if storage(tensor) in held)
-    written = tensor_bytes(ran.writes)
-    if operator not in flop_registry:
-        kind = next((kind for kind, known in OPERATORS_BY_KIND.items() if operator in known), "pointwise")
-        weight_bytes = 0 if operator in LOOKUPS else weight_bytes  # only what a sample asks for is read
-        yield _memory(kind, ran, moved_bytes(ran) - written - weight_bytes, weight_bytes)
-        return
-    kind, shape = _product(ran)
-    flop = int(flop_registry[operator](*ran.args, **ran.kwargs, out_val=ran.result))
-    assert flop == PRODUCTS[kind] * prod(shape), f"{operator} has {flop} FLOP, its kernel is {kind} {shape}"
-    read, biased = tensor_bytes(ran.reads) - weight_bytes, operator is aten.convolution and has_bias(ran)
-    weight_bytes -= tensor_bytes([ran.args[2]]) if biased else 0
-    yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
-    if biased:
-        yield _memory("pointwise", ran, written, 0)
-
-
-def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
-    """A memory-bound kernel; the statistics that norms write are bytes, but no elements of the output."""
-    most, written = max((tensor.numel() for tensor in ran.writes), default=0), tensor_bytes(ran.writes)
-    sizes = {"read_bytes": read_bytes, "written_bytes": written, "weight_bytes": weight_bytes}
-    return Kernel(kind, 1, heads=1, m=most, **sizes)
-
-
-def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:
-    """Kind, heads, m, n and k of a matrix product, a convolution or attention."""
-    operator, args = ran.func.overloadpacket, ran.args
-    if operator is torch.ops.diffusim.attention:
-        query, key, value = args[:3]
-        width = Fraction(query.shape[-1] + value.shape[-1], 2)
-        assert width.denominator == 1, f"attention has heads of {query.shape[-1]} and {value.shape[-1]}"
-        return "attention", (prod(query.shape[:-2]), query.shape[-2], key.shape[-2], int(width))
-    if operator is aten.convolution:
-        image, weight, transposed, groups = args[0], args[1], args[6], args[8]
-        positions = image if transposed else ran.writes[0]
-        m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
-        outer, inner = weight.shape[:2]
-        if transposed:  # makes a window of each input position
-            return "conv", (groups, m, inner * window, outer // groups)
-        return "conv", (groups, m, outer // groups, inner * window)
-    start = FIRST_OPERAND.get(operator, 0)
-    first, second = args[start : start + 2]
-    return "matmul", (prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1])
 
 
 def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction) -> Iterator[Kernel]:

@@ -1,7 +1,6 @@
 """Specifications: how to build each component of a model and call it on one sample."""
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from profiles.architectures.components import GRADIENTS, TASKS
+from profiles.parsing import load_toml
 
 LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 HERE: Final = Path(__file__).parent
-CLASSES: Final = tomllib.loads((HERE / "classes.toml").read_text(encoding="utf-8"))
+CLASSES: Final = load_toml(HERE / "classes.toml")
 """Names of arguments, keys and modules in the classes of the libraries."""
 CONFIGS: Final[dict[str, dict[str, Any]]] = json.loads((HERE / "configs.json").read_text(encoding="utf-8"))
 """Configurations of the shipped models, as a user's own file would hold them."""

@@ -13,17 +13,34 @@ group norms are found by their operators, what tensor parallelism sums up by the
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import prod
 from typing import Any, Final
 
+import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from profiles.architectures.components import Exchange
+from profiles.architectures.kernels import PRODUCTS, Kernel
 from profiles.measuring.counting.trace import Kept, Ran, Returned, Trace, aten, storage, tensor_bytes, tensors
 
 LOOKUPS: Final = {aten.embedding, aten.index, aten.index_select, aten.gather}
+OPERATORS_BY_KIND: Final = {
+    "group_norm": {aten.native_group_norm},
+    "layer_norm": {aten.native_layer_norm, aten._fused_rms_norm},
+    "softmax": {aten._softmax, aten._safe_softmax, aten._log_softmax},
+    "copy": LOOKUPS | {
+        aten.cat, aten.stack, aten.clone, aten.copy_, aten._to_copy, aten.constant_pad_nd, aten.repeat, aten.roll,
+        aten.flip, aten.pixel_shuffle, aten.pixel_unshuffle, aten.upsample_nearest1d, aten.upsample_nearest2d,
+        aten.upsample_nearest3d, aten.slice_scatter, aten.index_put, aten.index_put_, aten.reflection_pad2d,
+        aten.replication_pad2d, aten.replication_pad3d,
+    },
+}  # fmt: skip
+"""Operators by the kind of their kernels; what is neither here nor a product is pointwise."""
+FIRST_OPERAND: Final = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
+"""Matrix products, with the place of the first factor among their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,7 @@ class Tally:
         self._read: set[tuple[int, int]] = set()
         self._locked = set(map(storage, locked))
         self._outputs: dict[int, int] = {}
+        self._held = trace.held()
         parameters = {storage(p): p for p in trace.module.parameters()}
         self._unread, self._saved = dict(parameters), set(parameters)
         order = [one.path for one in trace.events if isinstance(one, Returned) and one.path in ends]
@@ -112,8 +130,16 @@ class Tally:
         self._count_parameters(layer, [storage(tensor) for tensor in ran.reads])
         if ran.launches:
             self._follow(ran, layer)
-            for name, amount in work_of(ran):
-                self._sums[layer][name] += amount
+            sums = self._sums[layer]
+            for kernel in launched(ran, self._held):
+                norm = kernel.kind == "group_norm"  # three: moments, scale and shift, their application
+                sums["kernels"] += 3 if norm else 1
+                if kernel.kind not in PRODUCTS:
+                    sums["moved_bytes"] += int(kernel.moved_bytes)
+                elif kernel.kind == "attention" and not ran.attends_to_itself:
+                    sums["matmul_flop"] += kernel.flop
+                else:
+                    sums[f"{kernel.kind}_flop"] += kernel.flop
 
     def _keep(self, tensor: Tensor, layer: int) -> None:
         """Count what autograd keeps for the backward pass, once per storage and without the parameters."""
@@ -151,44 +177,54 @@ class Tally:
         return Work(**sums, backward=backward)
 
 
-def work_of(ran: Ran) -> Iterator[tuple[str, int]]:
-    """Kernels of eager PyTorch on CUDA, moved bytes, and FLOP by class of one operator that is not a view."""
-    operator = ran.func.overloadpacket
-    kernels = 2 if operator is aten.convolution and has_bias(ran) else 1
-    if operator is aten.native_group_norm:
-        kernels = 3  # moments, fused scale and shift, their application
-    yield "kernels", kernels
-    yield "moved_bytes", moved_bytes(ran)
-    if operator in flop_registry:
-        flop = int(flop_registry[operator](*ran.args, **ran.kwargs, out_val=ran.result))
-        if operator is aten.convolution:
-            yield "conv_flop", flop
-        else:
-            yield ("attention_flop" if ran.attends_to_itself else "matmul_flop"), flop
+def launched(ran: Ran, held: Collection[int]) -> Iterator[Kernel]:
+    """Yield the kernels of an operator that is not a view, as eager PyTorch launches them; ``held`` are weights.
 
-
-def moved_bytes(ran: Ran) -> int:
-    """Memory traffic of one operator that no matrix unit hides.
-
-    Everything read and written, except: products and attention, whose operands stream beside the arithmetic,
-    move nothing; a convolution's bias is added by a kernel of its own; a group norm reads its input twice,
-    for the statistics and to apply them (a layer norm's rows stay in the cache); a lookup reads only what it
-    returns.
+    A lookup reads only what it returns. A group norm reads its input twice, for the statistics and to apply them; a
+    layer norm's rows stay in the cache. A convolution's bias is a pass of its own.
     """
     operator, written = ran.func.overloadpacket, tensor_bytes(ran.writes)
-    if operator is aten.convolution:
-        return 2 * written if has_bias(ran) else 0
-    if operator in flop_registry:
-        return 0
+    most = max((tensor.numel() for tensor in ran.writes), default=0)  # without the statistics of norms
+    memory_bound = partial(Kernel, count=1, heads=1, m=most, written_bytes=written)
+    weight_bytes = tensor_bytes(tensor for tensor in ran.reads if storage(tensor) in held)
+    if product := _product(ran):
+        kind, shape = product
+        bias_bytes = tensor_bytes([ran.args[2]]) if kind == "conv" and ran.args[2] is not None else 0
+        moved = tensor_bytes(ran.reads) - weight_bytes, written, weight_bytes - bias_bytes
+        yield Kernel(kind, 1, *shape, 0, 0, 0, *moved)
+        if bias_bytes:
+            yield memory_bound("pointwise", read_bytes=written)
+        return
+    kind = next((kind for kind, known in OPERATORS_BY_KIND.items() if operator in known), "pointwise")
     if operator in LOOKUPS:
-        return 2 * written
-    again = tensor_bytes(ran.reads[:1]) if operator is aten.native_group_norm else 0
-    return tensor_bytes(tensors(ran.args)) + again + written
+        yield memory_bound(kind, read_bytes=written)
+        return
+    again = tensor_bytes(ran.reads[:1]) if kind == "group_norm" else 0
+    read_bytes = tensor_bytes(tensors(ran.args)) + again - weight_bytes
+    yield memory_bound(kind, read_bytes=read_bytes, weight_bytes=weight_bytes)
 
 
-def has_bias(convolution: Ran) -> bool:
-    """Return whether a convolution adds a bias."""
-    return convolution.args[2] is not None
+def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]] | None:
+    """Kind, heads, m, n and k of a matrix product, a convolution or attention; None of any other operator."""
+    operator, args = ran.func.overloadpacket, ran.args
+    if operator is torch.ops.diffusim.attention:
+        query, key, value = args[:3]
+        width, odd = divmod(query.shape[-1] + value.shape[-1], 2)
+        assert not odd, f"attention has heads of {query.shape[-1]} and {value.shape[-1]}"
+        return "attention", (prod(query.shape[:-2]), query.shape[-2], key.shape[-2], width)
+    if operator is aten.convolution:
+        image, weight, transposed, groups = args[0], args[1], args[6], args[8]
+        positions = image if transposed else ran.writes[0]
+        m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
+        outer, inner = weight.shape[:2]
+        if transposed:  # makes a window of each input position
+            return "conv", (groups, m, inner * window, outer // groups)
+        return "conv", (groups, m, outer // groups, inner * window)
+    if operator not in FIRST_OPERAND:
+        return None
+    start = FIRST_OPERAND[operator]
+    first, second = args[start : start + 2]
+    return "matmul", (prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1])
 
 
 def exchanges_of(

@@ -199,6 +199,10 @@ class Trace:
     sample: Mapping[str, Any]
     events: tuple[Event, ...]
 
+    def held(self) -> set[int]:
+        """Storages of the module's parameters and buffers."""
+        return {storage(one) for one in (*self.module.parameters(), *self.module.buffers())}
+
     def positions(self, ends: Iterable[str]) -> list[int]:
         """Number of modules of ``ends`` that had returned before each event."""
         ending, ended, positions = set(ends), set[str](), list[int]()

@@ -3,7 +3,6 @@
 A new model is one more table there, with its configurations in ``configs.json``; it needs no weights.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from profiles.measuring.counting.classes import call_of, find_class, half_of, sp
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.specs import Architecture, ComponentSpec
 from profiles.names import MODEL, known_name, unknown_name
+from profiles.parsing import load_toml
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale", "call")
@@ -53,7 +53,7 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
     return replace(spec, **{key: of for key, of in fields.items() if key not in OWN_KEYS})
 
 
-_MODELS: Final = tomllib.loads(HERE.read_text(encoding="utf-8"))
+_MODELS: Final = load_toml(HERE)
 ARCHITECTURES: Final = {name: _architecture(entry) for name, entry in _MODELS["models"].items()}
 TINY: Final = {name: _architecture(entry) for name, entry in _MODELS["tiny"].items()}
 """One model of each family that two CPU cores time in seconds: none is published, all are for rehearsals."""
