@@ -23,6 +23,14 @@ TYPES: Final = {
 }
 
 
+GROUPS: Final[Mapping[str, Callable[[argparse.ArgumentParser], Any]]] = {
+    "either": lambda command: command.add_mutually_exclusive_group(required=True),
+    "flags": lambda command: command,
+    "config": lambda command: command.add_argument_group("with --config"),
+}
+"""Groups of flags of a command, by their names in its table."""
+
+
 def add_measure(parser: argparse.ArgumentParser, *_: object) -> None:
     """Add the commands of ``sim measure``."""
     add_measuring(parser.add_subparsers(required=True, metavar="command"), "measure")
@@ -30,12 +38,7 @@ def add_measure(parser: argparse.ArgumentParser, *_: object) -> None:
 
 def add_measuring(commands: Any, extra: str) -> None:  # noqa: ANN401  argparse hides the type
     """Add the commands that measure to others."""
-    from profiles.measuring.counting.config_files import add_sources
-
-    words = "architecture to build"
-    more = {"count": words, "profile": f"{words}, or a tiny one: tiny-sd, ..."}
-    extend = {name: partial(add_sources, model=what) for name, what in more.items()}
-    add_commands(commands, MEASURING, extra, _measure, extend)
+    add_commands(commands, MEASURING, extra, _measure, {})
 
 
 def add_commands(
@@ -59,9 +62,11 @@ def add_commands(
         command = commands.add_parser(name, **words)
         if name in extend:
             extend[name](command)
-        for flag, settings in entry.get("flags", {}).items():
-            typed = {"type": TYPES[settings["type"]]} if "type" in settings else {}
-            command.add_argument(f"--{flag}", **settings | typed)
+        for group, add in GROUPS.items():
+            place = add(command) if group in entry else command
+            for flag, settings in entry.get(group, {}).items():
+                typed = {"type": TYPES[settings["type"]]} if "type" in settings else {}
+                place.add_argument(f"--{flag}", **settings | typed)
         command.set_defaults(command=partial(_call, call, name, extra), flags=flags_of(command))
 
 

@@ -6,8 +6,8 @@ from plain values. ``classes.toml`` says how each class is called; any other mod
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from profiles.measuring.counting.config_files import ARCHITECTURES, CLASS, ConfigFile, ConfigOptions
 from profiles.measuring.counting.networks import (
     ControlledUNet,
@@ -30,7 +30,7 @@ from profiles.measuring.counting.networks import (
     handed_over,
 )
 from profiles.measuring.counting.specs import CLASSES, LATENT_SCALE, ComponentSpec, tensor
-from profiles.measuring.counting.trace import first_line
+from profiles.measuring.counting.trace import blamed
 
 BACKBONE: Final = "backbone"
 AUTOENCODER: Final = "autoencoder"
@@ -67,15 +67,9 @@ class Network:
         """Name of the class."""
         return self.kind.__name__
 
-    @contextmanager
-    def blamed(self, failure: str) -> Iterator[None]:
+    def blamed(self, failure: str) -> AbstractContextManager[None]:
         """Turn whatever the class raises into an InputError of one line."""
-        try:
-            yield
-        except DiffusimError:
-            raise
-        except Exception as error:
-            raise InputError(f"{self.file.path}: {self.name} {failure}: {first_line(error)}") from None
+        return blamed(f"{self.file.path}: {self.name} {failure}")
 
 
 def find_class(file: ConfigFile, **arguments: object) -> Network:

@@ -22,11 +22,6 @@ REMOTE: Final = (
 SIZES: Final = ("frames", "text_tokens", "latent_scale")
 OWN: Final = ("name", *SIZES)
 """Options that go with files of the user's own."""
-OWN_FLAGS: Final = {
-    "--frames": "latent frames of a video (default: the config's)",
-    "--text-tokens": "tokens of a prompt (default: by class)",
-    "--latent-scale": "pixels per latent pixel, along each side (default: 1 up to 3 input channels, else 8)",
-}
 
 
 class ConfigFile(NamedTuple):
@@ -76,19 +71,6 @@ class ConfigOptions:
         check_least(
             *((f"--{key.replace('_', '-')}", getattr(self, key), 1) for key in ("height", "width", *SIZES))
         )
-
-
-def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
-    """Add the two ways to name an architecture, and the flags for the user's own files."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--model", help=model)
-    files = (
-        "config.json of a diffusers or transformers class; several files: a backbone and its frozen encoders"
-    )
-    what.add_argument("--config", type=Path, nargs="+", metavar="FILE", help=files)
-    sizes = parser.add_argument_group("with --config")
-    for flag, words in OWN_FLAGS.items():
-        sizes.add_argument(flag, type=int, metavar="N", help=words)
 
 
 def asked_of(options: argparse.Namespace, dtype: str) -> ConfigOptions:

@@ -8,11 +8,11 @@ no counting.
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from profiles.architectures.component_files import (
     ADAPTED,
@@ -23,15 +23,15 @@ from profiles.architectures.component_files import (
     KERNELS,
     LAYER_COLUMNS,
 )
-from profiles.architectures.components import GRADIENTS, TASKS
 from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount, ModelCount, adapted_bytes, count_model
 from profiles.measuring.counting.config_files import OWN, asked_of, check_alone, read_config
 from profiles.measuring.counting.configured import count_configured, slug
 from profiles.measuring.counting.kernels import ModelKernels, kernels_of
+from profiles.measuring.counting.specs import Architecture, ComponentSpec
 from profiles.measuring.counting.tally import total
-from profiles.measuring.counting.trace import first_line
+from profiles.measuring.counting.trace import blamed
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.writing import Exact, csv_text, show, table, toml_text
 from profiles.outputs import check_new, write_files
@@ -99,24 +99,11 @@ def _model_text(name: str, model: ModelCount) -> str:
     """The contents of ``model.toml``."""
     architecture, components = model.architecture, model.components
     values: dict[str, object] = {"name": name, "title": architecture.title, "source": _source(model)}
-    values["dtype"] = architecture.dtype
-    if architecture.guidance != "batch":
-        values["guidance"] = architecture.guidance
-    if architecture.predictions != 2:
-        values["predictions"] = architecture.predictions
-    if architecture.steps is not None:
-        values["steps"] = architecture.steps
-    reference: dict[str, object] = {"height": model.height, "width": model.width}
-    reference["multiple"] = architecture.granularity
-    if architecture.largest is not None:
-        reference["largest"] = architecture.largest
-    if architecture.frames > 1:
-        reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
-    reference |= {"sizes": architecture.sizes} if architecture.sizes else {}
-    if architecture.frame_chunk is not None:
-        reference["frame_chunk"] = architecture.frame_chunk
-    training = {"training": architecture.training} if architecture.training else {}
-    values |= {"reference": reference, **training, "components": list(map(_component, components))}
+    values |= {"dtype": architecture.dtype, **_unusual(architecture, "guidance", "predictions", "steps")}
+    reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
+    reference |= _unusual(architecture, "largest", "frames", "frame_step", "sizes", "frame_chunk")
+    values |= {"reference": reference, **_unusual(architecture, "training")}
+    values["components"] = list(map(_component, components))
     named = [(count.spec.name, count) for count in components]
     values["skips"] = [
         {"component": of, "source": source, "target": target}
@@ -144,11 +131,9 @@ def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
 def _component(count: ComponentCount) -> dict[str, object]:
     spec = count.spec
     values: dict[str, object] = {"name": spec.name, "trainable": spec.trainable, "inputs": spec.inputs}
-    if spec.tasks != TASKS:
-        values["tasks"] = spec.tasks
+    values |= _unusual(spec, "tasks")
     values |= {"image_tokens": count.image_tokens, "text_tokens": count.text_tokens}
-    if spec.frames > 1:
-        values["frames"] = spec.frames
+    values |= _unusual(spec, "frames")
     if spec.again:
         values["passes"] = 1 + len(spec.again)
     if 0 < count.latent_bytes < count.work[-1].output_bytes:  # the prediction holds the variance too
@@ -157,15 +142,14 @@ def _component(count: ComponentCount) -> dict[str, object]:
         values["carried_MB"] = Exact(
             f"{_scaled(sum(count.carried.values()), 6)}  # {', '.join(count.carried)}"
         )
-    if spec.experts > 1:
-        values["experts"] = spec.experts
-    if not spec.cacheable:
-        values["cacheable"] = False
-    if spec.gradients != GRADIENTS[0]:
-        values["gradients"] = spec.gradients
-    if spec.self_conditioning:
-        values["self_conditioning"] = spec.self_conditioning
-    return values
+    return values | _unusual(spec, "experts", "cacheable", "gradients", "self_conditioning")
+
+
+def _unusual(spec: Architecture | ComponentSpec, *names: str) -> dict[str, Any]:
+    """The fields of these names whose values are not their defaults."""
+    usual = {field.name: field.default for field in fields(spec)}
+    values = ((name, getattr(spec, name)) for name in names)
+    return {name: value for name, value in values if value not in (usual[name], {})}
 
 
 def _source(model: ModelCount) -> str:
@@ -210,12 +194,14 @@ def run_count(options: argparse.Namespace) -> None:
     if folder is not None:
         kernels: dict[Path, str] = {}
         try:
-            kernels = kernel_texts(counted)
-        except Exception as error:  # whatever a user's class says to another resolution
+            with blamed(
+                f"no {KERNELS}, for {counted.architecture.title} cannot be counted at another resolution"
+            ):
+                kernels = kernel_texts(counted)
+        except InputError as error:
             if options.config is None:
                 raise
-            note = f"no {KERNELS}, for {counted.architecture.title} cannot be counted at another resolution"
-            print(f"measure: {note}: {first_line(error)}", file=sys.stderr)
+            print(f"measure: {error}", file=sys.stderr)
         write_files(folder, folder_texts(name, counted) | kernels)
         print(f"measure: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"

@@ -15,7 +15,7 @@ from profiles.errors import InputError, shown
 from profiles.measuring.counting.component import ModelCount, count_model
 from profiles.measuring.counting.dataflow import Part, Unit, attended, parts_of, parts_run, summed, units_of
 from profiles.measuring.counting.specs import Architecture, ComponentSpec, LayerSpec
-from profiles.measuring.counting.trace import Trace, first_line, record
+from profiles.measuring.counting.trace import Trace, blamed, record
 
 MOST_SIDE: Final = 64
 """Pixels along the largest tokens: latents of 1/32 in patches of 2 (HunyuanImage 2.1 and Sana have 32 pixels)."""
@@ -64,14 +64,12 @@ def pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[P
 
     Parts are the blocks that the structure of the module shows, else its children.
     """
-    try:
+    name = type(module).__name__
+    with blamed(f"{name} cannot run on the meta device"):
         twin = without_weights(module)
         trained = any(parameter.requires_grad for parameter in twin.parameters())
         trace = record(twin, on_meta(sample), grad=trained)
-    except Exception as error:  # whatever the module says to its arguments
-        name = type(module).__name__
-        raise InputError(f"{name} cannot run on the meta device: {first_line(error)}") from error
-    whole = [Part(Unit("", type(module).__name__), "", 1)]
+    whole = [Part(Unit("", name), "", 1)]
     return trace, parts_run(trace, units_of(twin) or parts_of(twin)) or whole
 
 

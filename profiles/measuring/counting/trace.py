@@ -11,6 +11,7 @@ contents.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -30,6 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
 from profiles.architectures.kernels import FEW_ROWS
+from profiles.errors import DiffusimError, InputError
 
 
 @torch.library.custom_op("diffusim::attention", mutates_args=())
@@ -318,7 +320,18 @@ def cast(sample: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return result
 
 
-def first_line(error: Exception) -> str:
+@contextmanager
+def blamed(failure: str) -> Iterator[None]:
+    """Turn whatever a class raises into an InputError of one line."""
+    try:
+        yield
+    except DiffusimError:
+        raise
+    except Exception as error:
+        raise InputError(f"{failure}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
     """Return an error on one line: its first line, with the second if that ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     words = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])

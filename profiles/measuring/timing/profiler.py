@@ -14,20 +14,13 @@ from rich.table import Table
 
 from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import read_model
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from profiles.files import path_kind
-from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
-from profiles.measuring.counting.config_files import (
-    ConfigFile,
-    ConfigOptions,
-    asked_of,
-    check_alone,
-    read_config,
-)
+from profiles.measuring.counting.component import ModelCount, count_model
+from profiles.measuring.counting.config_files import asked_of, check_alone, read_config
 from profiles.measuring.counting.configured import count_configured, slug
 from profiles.measuring.counting.folder import folder_texts
-from profiles.measuring.counting.specs import DTYPES
-from profiles.measuring.counting.trace import first_line
+from profiles.measuring.counting.trace import blamed
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import QUANTITIES
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
@@ -41,10 +34,6 @@ BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are add
 COLUMNS: Final = ("component", "batch", "layers", "forward ms", "sum / whole", "backward ms", "sum / whole")
 
 
-Files = tuple[Sequence[ConfigFile], ConfigOptions]
-"""The user's own files, and the options for them."""
-
-
 class Profile(NamedTuple):
     """Times of a model on a device, and their environment."""
 
@@ -56,7 +45,7 @@ class Profile(NamedTuple):
 
 
 def profile(
-    model: str | Files,
+    model: str | ModelCount,
     device: str,
     settings: Settings,
     *,
@@ -68,67 +57,52 @@ def profile(
 ) -> Profile:
     """Time every layer of a model's components, all or some, and write them into a model folder.
 
-    The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
-    encoders or one encoder, with the options for them (height and width, too). A simulation finds the times by the name
-    of the device: ``cpu`` or the GPU's by default.
+    The model is one of the architectures or of the tiny ones, or counted from the user's own files. A simulation finds
+    the times by the name of the device: ``cpu`` or the GPU's by default.
     """
     clock = clock_of(device)
     name = name or device_name(clock.device)
     if not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
-    counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
-    title = counted.architecture.title
-    try:
-        of = model if isinstance(model, str) else slug(title)
-        _check_folder(output, of, counted)
-        times = []
+    if isinstance(model, str):
+        counted, of = counted_for(model, settings.dtype, height=height, width=width), model
+    else:
+        counted, of = model, slug(model.architecture.title)
+    counted = _with_only(components, counted) if components else counted
+    _check_folder(output, of, counted)
+    times = []
+    with blamed(f"{counted.architecture.title} cannot run in {settings.dtype}"):
         for component in counted.components:
             print(f"measure: measuring {component.spec.name} of {of}", file=sys.stderr)
             times.append(measure(component, counted.height, counted.width, settings, clock))
-        header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
-        header |= {"model": of, "height": counted.height, "width": counted.width, "device": clock.device.type}
-        header["dtype"] = settings.dtype
-        header |= environment(clock.device)
-        header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
-        texts = time_texts(name, times, header)
-        if path_kind(output / "model.toml") == "nothing":
-            texts |= folder_texts(of, counted)
-        write_files(output, texts)
-        return Profile(of, name, counted, tuple(times), header)
-    except DiffusimError:
-        raise
-    except Exception as error:  # whatever a class says to its arguments
-        if isinstance(model, str):
-            raise
-        raise InputError(f"{title} cannot run in {settings.dtype}: {first_line(error)}") from error
+    header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
+    header |= {"model": of, "height": counted.height, "width": counted.width, "device": clock.device.type}
+    header |= {"dtype": settings.dtype, **environment(clock.device)}
+    header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
+    texts = time_texts(name, times, header)
+    if path_kind(output / "model.toml") == "nothing":
+        texts |= folder_texts(of, counted)
+    write_files(output, texts)
+    return Profile(of, name, counted, tuple(times), header)
 
 
-def counted_for(
-    model: str | Files,
-    dtype: str,
-    *,
-    height: int | None = None,
-    width: int | None = None,
-    components: Sequence[str] = (),
-) -> ModelCount:
-    """Count the components of a model that are to be timed, in their precision; the model is as for ``profile``."""
-    if dtype not in DTYPES:
-        raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
-    if isinstance(model, str):
-        counted = count_model(replace(architecture(model, tiny=True), dtype=COUNTED_AS[dtype]), height, width)
-    else:
-        counted = count_configured(model[0], replace(model[1], dtype=COUNTED_AS[dtype]))
+def counted_for(model: str, dtype: str, *, height: int | None = None, width: int | None = None) -> ModelCount:
+    """Count an architecture that is to be timed, in the precision of its times."""
+    return count_model(replace(architecture(model, tiny=True), dtype=COUNTED_AS[dtype]), height, width)
+
+
+def _with_only(names: Sequence[str], counted: ModelCount) -> ModelCount:
+    """The components of some names, without their inputs among the others."""
     known = [part.spec.name for part in counted.components]
-    for name in components:
+    for name in names:
         if name not in known:
             title = counted.architecture.title
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-    kept, parts = components or known, list[ComponentCount]()
-    for part in (part for part in counted.components if part.spec.name in kept):
-        inputs = tuple(source for source in part.spec.inputs if source in kept)
-        reads = {key: source for key, source in part.spec.reads.items() if source in kept}
-        spec = replace(part.spec, inputs=inputs, reads=reads)
-        parts.append(replace(part, spec=spec, reads=tuple(read for read in part.reads if read[0] in kept)))
+    parts = []
+    for part in (part for part in counted.components if part.spec.name in names):
+        inputs = tuple(source for source in part.spec.inputs if source in names)
+        spec = replace(part.spec, inputs=inputs)
+        parts.append(replace(part, spec=spec, reads=tuple(read for read in part.reads if read[0] in names)))
     return replace(counted, components=tuple(parts))
 
 
@@ -153,11 +127,12 @@ def run_profile(options: argparse.Namespace) -> None:
         dtype=options.dtype or ("bfloat16" if options.device == "cuda" else "float32"),
         **{key: getattr(options, key) for key in ("warmup", "rounds")},
     )
+    model = options.model
     if options.config is None:
         check_alone(options)
-        model = options.model
     else:
-        model = [read_config(path) for path in options.config], asked_of(options, "float16")
+        files = [read_config(path) for path in options.config]
+        model = count_configured(files, asked_of(options, COUNTED_AS[settings.dtype]))
     components = tuple(options.components.split(",")) if options.components else ()
     flags = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
     report_profile(profile(model, options.device, settings, components=components, **flags), options.output)
