@@ -21,7 +21,7 @@ from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, device_in, products_in, weight_bytes
 from strategies.parameters import named_options, titles
-from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
+from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SHARDED, SamplingWorkload
 from strategies.scenario import Same, Scene, check_kinds, model_of_task
 
 
@@ -136,6 +136,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def weight_bytes(self) -> float:
         """Bytes of a parameter of the backbone."""
         return weight_bytes(self.workload.precision)
+
+    @property
+    def shards(self) -> int:
+        """GPUs among which each block of the backbone is divided."""
+        return self.workload.num_gpus if self.workload.weights == SHARDED else 1
 
     def variants(self, num_groups: int, draws: str) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups and whoever draws: certain, and the work of all."""

@@ -1,4 +1,4 @@
-"""Blocks of the backbone that lie in the host's memory come up one ahead of what is computed."""
+"""Blocks of the backbone that lie in the host's memory, or in shards, come one ahead of what is computed."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
+from profiles.machines.collectives import Group, collective_time
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
-from strategies.plans.workloads import SamplingWorkload
+from strategies.plans.workloads import WEIGHTS, SamplingWorkload
 from strategies.registry import make as make_sampler
 from strategies.sampling_scenario import SamplingScenario
 
@@ -36,6 +37,45 @@ def test_the_next_block_comes_up_while_one_is_computed_and_the_first_while_the_l
     waits = waits_s(scenario, np.full(BLOCKS, each_s))
     assert list(waits) == pytest.approx([max(0.0, after - each_s) for after in [*copies[1:], copies[0]]])
     assert list(waits_s(flux(), np.full(BLOCKS, each_s))) == [0.0] * BLOCKS
+
+
+@pytest.mark.parametrize("offload", ["none", f"layers:{BLOCKS}"])
+@pytest.mark.parametrize(("gpus", "cluster"), [(8, "p5"), (8, "l20-pcie-8"), (16, "p5")])
+def test_shards_are_gathered_and_come_up_before_where_they_are_on_the_hosts(gpus, cluster, offload):
+    scenario, each_s = flux(gpus, cluster, weights="sharded", offload=offload), 5e-3
+    host = flux(gpus, cluster, offload=f"layers:{BLOCKS}").host_side
+    group = Group(gpus, gpus // 8)
+    comes = [
+        collective_time(scenario.streams, "all_gather", size, group).total_s
+        + (0.0 if offload == "none" else host.copied_s(size / gpus))
+        for size in sizes_of(scenario)
+    ]
+    hidden_s = [each_s] * (BLOCKS - 1) + [
+        0.0 if offload == "none" else each_s
+    ]  # FSDP gathers no block across passes
+    expected = [max(0.0, one - of) for one, of in zip([*comes[1:], comes[0]], hidden_s, strict=True)]
+    assert list(waits_s(scenario, np.full(BLOCKS, each_s))) == pytest.approx(expected)
+
+
+def test_a_gpu_holds_its_shards_and_two_whole_blocks():
+    whole, sharded = flux(8), flux(8, weights="sharded")
+    sizes, ulysses = sizes_of(whole), make_sampler("ulysses", {})
+    freed = run_point(ulysses, whole).peak_memory_bytes - run_point(ulysses, sharded).peak_memory_bytes
+    assert freed == pytest.approx(sum(sizes) * 7 / 8 - sum(sorted(sizes)[-2:]))
+    experts = [
+        SamplingScenario(
+            load_model("wan2.2-t2v-a14b"), load_cluster("p5"), SamplingWorkload(8, 480, 832, weights=of)
+        )
+        for of in WEIGHTS
+    ]
+    assert experts[0].backbone.experts == 2 and least_memory_bytes(ulysses, experts[1]) < least_memory_bytes(
+        ulysses, experts[0]
+    ) - 1.5 * sum(sizes_of(experts[0]))  # both are sharded
+    for name in ("tensor", "pipefusion"):
+        with pytest.raises(
+            InfeasibleError, match="weights is sharded, which gathers blocks of a whole backbone"
+        ):
+            run_point(make_sampler(name, {}), flux(8, weights="sharded"))
 
 
 @pytest.mark.parametrize(("count", "held"), [(1, 1), (BLOCKS, 2)])

@@ -130,6 +130,7 @@ WORKLOADS = {
         "all_to_all": lambda _: "fp8",
         "cache_steps": lambda _: 0.5,
         "offload": lambda _: "layers:2",
+        "weights": lambda _: "sharded",
         "attention": lambda _: "unfused",
         "guided_predictions": lambda _: 4,
     },

@@ -147,6 +147,11 @@ class Runtime:
     started: bool = False
     moves: bool = False
 
+    def settable(self, model: str) -> set[str]:
+        """Return the options of a point that its launch may set for a model."""
+        never = self.values.get(model, {})
+        return {option for option, gap in self.sets.items() if never.get(gap) is not False}
+
     def refusal(self, case: Case) -> str:
         """Return the rule that a point breaks, in words; empty where the runtime runs it."""
         reason = "" if self.replicates(case) else self._broken(case)

@@ -30,7 +30,7 @@ TIMED: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
 """Options that change the time: what each is by itself, and the values to which runtimes with a flag set it."""
 MEMORY: Final = (
     *("checkpointing", "memory_recipe", "trainable", "offload", "precision", "attention"),
-    *("encoders", "vae_tile"),
+    *("encoders", "vae_tile", "weights"),
 )
 """Options by which a point may fit."""
 RECOMPUTED: Final = "checkpointing"
@@ -162,7 +162,7 @@ def runtimes_of(result: Result) -> tuple[str, ...]:
     case, scenario = case_of(source.strategy, source.scenario), source.scenario
     moved = {"offload"} if getattr(scenario.workload, "moved", False) else set()
     there = (one for one in priced(scenario) if not one.refusal(case))
-    unset = ((one, {*MEMORY} - {*one.sets} | (set() if one.moves else moved)) for one in there)
+    unset = ((one, {*MEMORY} - one.settable(case.model) | (set() if one.moves else moved)) for one in there)
     return tuple(one.name for one, options in unset if not needed(one, result, options))
 
 

@@ -15,7 +15,7 @@ from sim.inputs.scenarios import fields_of
 from sim.outcomes.results import Result, lacking_words
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.pipelining.stages import divisors
-from strategies.plans.workloads import ALL, AUTO, RELIEF
+from strategies.plans.workloads import ALL, AUTO, RELIEF, SHARDED
 from strategies.registry import class_of, make, strategies_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
@@ -220,6 +220,8 @@ def _options(question: Question) -> Iterator[Change]:
         if not scenario.workload.encoders_moved and scenario.encoders:
             run = {} if scenario.included(scenario.encoders) else {"include": ALL}  # else they never come
             yield Change(("encoders",), {**run, "encoders": "offloaded"})
+        if scenario.shards == 1 < gpus and not scenario.workload.moved:
+            yield Change(("weights",), {"weights": SHARDED})
         if not scenario.workload.swapped:
             blocks = len({layer.block for layer in scenario.backbone.layers})
             yield Change(("weights",), {"offload": f"layers:{blocks}"})

@@ -41,7 +41,7 @@ from sim.report.views import Scaling, Sweep
 from strategies.orders.named import order_of
 from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
-from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL
+from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL, SHARDED
 from strategies.registry import make
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -120,6 +120,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
     components = scenario.model.for_task("sample").components
     one_scale = one_scale and workload.guidance == "none"
     piped, warmup = grid.pipeline > 1, getattr(strategy, "warmup_steps", None)
+    sharded = workload.weights == SHARDED
     return asdict(grid) | {
         "network": scenario.backbone.name,
         "second_expert": scenario.backbone.experts > 1,
@@ -140,12 +141,16 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "warmup_steps": warmup if piped else None,
         "warmup_after_first": None if warmup is None else warmup - 1,  # these run one more than given
         "offloaded": resident is not None,
+        "whole_offloaded": resident is not None and not sharded,
+        "sharded": sharded and resident is None,
+        "sharded_or_away": sharded and not resident,
+        "comes_by_layers": resident == 0 or (resident is not None and not sharded),
         "all_offloaded": resident == 0,
         "moved": workload.moved and not workload.streamed,
         "streamed": workload.streamed,
         "unmoved": not workload.moved,
         "offload_set": workload.moved or resident == 0,
-        "resident_blocks": resident or None,
+        "resident_blocks": None if sharded else resident or None,
         "encoders_offloaded": workload.encoders == "offloaded",
         "fp8_products": workload.precision == FP8,
         "fp8_exchanges": workload.all_to_all != HALF,

@@ -13,7 +13,7 @@ from profiles.units import GIB
 from sim.outcomes.measures import Measures
 from sim.outcomes.tasks import TASKS
 from strategies.plans.traces import Trace
-from strategies.plans.workloads import ALL
+from strategies.plans.workloads import ALL, SHARDED
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -330,6 +330,8 @@ def unused_options(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, st
     if workload.all_to_all != HALF and grid.ulysses == 1:
         words = f"{workload.all_to_all}, but {strategy.name} has no all-to-all on {gpus}"
         unused["all_to_all"] = f"`all_to_all` is {words}"
+    if workload.weights == SHARDED and workload.num_gpus == 1:
+        unused["weights"] = f"`weights` is {SHARDED}, but {strategy.name} is on 1 GPU, which shares with none"
     return unused
 
 

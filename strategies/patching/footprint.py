@@ -7,8 +7,15 @@ exchanges, which take the same way on boards without NVLink.
 
 Source: diffusers, ``enable_group_offload`` by block with ``use_stream``, which fetches the next group ahead
 (hooks/group_offloading.py); SGLang's ``--dit-layerwise-offload`` does the same with all blocks.
+
+Sharded blocks come likewise, from the shards of all GPUs, by an all-gather whose share of the multiprocessors is not
+modelled; a pass waits for its first. Where they lie on the host, each GPU copies its shard up before.
+
+Source: torch's ``fully_shard`` of each block (vLLM-Omni 0.30.0, distributed/hsdp.py; SGLang 0.5.23, fsdp_load.py), and
+vLLM-Omni's distributed layerwise offload, which hides the first block, too (distributed_layerwise_backend.py).
 """
 
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -17,6 +24,7 @@ from profiles.architectures.components import Component, divided_parameters
 from profiles.architectures.extents import Extent
 from profiles.architectures.shares import HALF_BYTES, REPLICATED_SHARE
 from profiles.errors import InfeasibleError
+from profiles.machines.collectives import Group, collective_time
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import GIB, FloatArray
 from strategies.plans.plan import Buffer, Plan
@@ -111,7 +119,7 @@ def between_phases(scenario: SamplingScenario, plan: Plan) -> list[tuple[Buffer,
 
 
 HELD: Final = 2
-"""Offloaded blocks that lie on a GPU at once: the one that is computed, and the next."""
+"""Blocks that come that lie on a GPU at once: the one that is computed, and the next."""
 
 
 def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -> FloatArray:
@@ -122,15 +130,21 @@ def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -
     if scenario.workload.streamed:
         sizes = held_parameters(scenario, tensor) * scenario.weight_bytes
         return np.array([scenario.host_side.copied_s(float(size), pageable=True) for size in sizes])
-    waits = np.zeros(len(layers_s))
-    if not scenario.workload.swapped:
-        return waits
-    sizes, numbers = _away_bytes(scenario, tensor), _blocks(scenario)
-    for number, after in enumerate(np.roll(sizes, -1)):
+    waits, sizes, numbers = np.zeros(len(layers_s)), _away_bytes(scenario, tensor), _blocks(scenario)
+    for number, after in enumerate(np.roll(sizes, -1) if sizes.any() else ()):
         layers = np.flatnonzero(numbers == number)
-        copied_s = scenario.host_side.copied_s(float(after))
-        waits[layers[-1]] = max(0.0, copied_s - float(layers_s[layers].sum()))
+        ahead = scenario.workload.swapped or number + 1 < len(sizes)
+        hidden_s = float(layers_s[layers].sum()) if ahead else 0.0
+        waits[layers[-1]] = max(0.0, _coming_s(scenario, float(after)) - hidden_s)
     return waits
+
+
+def _coming_s(scenario: SamplingScenario, size_bytes: float) -> float:
+    """Seconds until a block that is away has come: its bytes, or a shard of them, from the host, then other shards."""
+    shards, cluster = scenario.shards, scenario.streams
+    copied_s = scenario.host_side.copied_s(size_bytes / shards) if scenario.workload.swapped else 0.0
+    group = Group(shards, ceil(shards / cluster.devices_per_node))
+    return copied_s + collective_time(cluster, "all_gather", size_bytes, group).total_s
 
 
 def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
@@ -140,11 +154,12 @@ def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
         return float(1 - held.max() / (scenario.backbone.experts * held.sum()))
     if scenario.workload.moved:
         return 1 - 1 / scenario.backbone.experts
-    if not scenario.workload.swapped:
-        return 0.0
     sizes, experts = _away_bytes(scenario, tensor), scenario.backbone.experts
+    if not sizes.any():
+        return 0.0
     held = experts * held_parameters(scenario, tensor).sum() * scenario.weight_bytes
-    return float((experts * sizes.sum() - np.sort(sizes)[-HELD:].sum()) / held)
+    away = 1.0 if scenario.workload.swapped else 1 - 1 / scenario.shards
+    return max(0.0, float((away * experts * sizes.sum() - np.sort(sizes)[-HELD:].sum()) / held))
 
 
 def _blocks(scenario: SamplingScenario) -> FloatArray:
@@ -154,10 +169,10 @@ def _blocks(scenario: SamplingScenario) -> FloatArray:
 
 
 def _away_bytes(scenario: SamplingScenario, tensor: int) -> FloatArray:
-    """Bytes of each block that comes up from the host; 0 of those that stay, shape (blocks,)."""
-    count = scenario.workload.swapped
+    """Bytes of each block that comes from the host or from shards; 0 of those that stay, shape (blocks,)."""
     held = np.bincount(_blocks(scenario), weights=held_parameters(scenario, tensor))
     sizes = np.asarray(held * scenario.weight_bytes, dtype=np.float64)
+    count = scenario.workload.swapped or len(sizes) * (scenario.shards > 1)
     if count > len(sizes):
         raise InfeasibleError(
             f"`offload` is layers:{count}, but {scenario.backbone.name} has {len(sizes)} blocks",

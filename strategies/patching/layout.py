@@ -16,6 +16,7 @@ from strategies.patching.grid import Grid
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Plan, Stage
+from strategies.plans.workloads import SHARDED
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import EXCERPT, Phase
 
@@ -50,6 +51,12 @@ class GridLayout(ABC):
                 f"`offload` is {workload.offload}, which brings parts of a whole backbone, but `pipeline_degree` is"
                 f" {self.grid.pipeline}",
                 "offloaded parts are of whole backbones",
+            )
+        if workload.weights == SHARDED and self.grid.tensor * self.grid.pipeline > 1:
+            raise InfeasibleError(
+                f"`weights` is {SHARDED}, which gathers blocks of a whole backbone, but tensor or pipeline parallelism"
+                " divides it already",
+                "sharded weights are of whole backbones",
             )
         if self.warmup_steps is not None and steps < workload.steps:
             raise InfeasibleError(

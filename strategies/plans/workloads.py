@@ -34,6 +34,8 @@ ONE_PREDICTION: Final = GUIDANCES[:2]
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
+SHARDED: Final = "sharded"
+WEIGHTS: Final = ("whole", SHARDED)
 STREAMED: Final = "sequential"
 OFFLOADED: Final[Mapping[str, str]] = {"model": "components", STREAMED: "layers"}
 """What comes to the GPU, where no component stays there, by the name of the option."""
@@ -249,6 +251,8 @@ class SamplingWorkload:
         offload: ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each block's
             are copied to the GPU while the block before it is computed; ``model``: each component comes before it
             runs, and goes back before the next comes; ``sequential``: each layer's weights come before it runs.
+        weights: ``sharded``: each GPU holds a share of each of the backbone's blocks, or of those on the host, and each
+            is gathered while the block before it is computed.
     """
 
     num_gpus: int
@@ -318,6 +322,12 @@ class SamplingWorkload:
         title=lambda of: f"{OFFLOADED.get(of.offload) or counted(of.swapped, 'block')} offloaded",
         metavar="WHAT",
     )
+    weights: str = option(
+        WEIGHTS[0],
+        "whether each GPU has the whole backbone, or a shard, from which blocks are gathered",
+        choices=WEIGHTS,
+        title="weights {}",
+    )
     attention: str | None = _attention()
     guided_predictions: int = option(
         2, "noise predictions of a step with guidance (default: the model's)", kind=int, least=2, most=8
@@ -341,6 +351,8 @@ class SamplingWorkload:
         _ = self.swapped
         if self.moved and self.encoders == "offloaded":
             raise wrong("encoders", f"is {self.encoders}, but `offload` {self.offload} moves all components")
+        if self.moved and self.weights == SHARDED:
+            raise wrong("weights", f"is {SHARDED}, but `offload` {self.offload} moves whole components")
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {shown(self.include)}, must be a tuple of names")
         if ALL in self.include and len(self.include) > 1:
