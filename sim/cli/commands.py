@@ -1,4 +1,4 @@
-"""Commands: for each subcommand of ``sim`` a function that adds its flags, and one that carries it out.
+"""Commands: for each subcommand of ``sim`` a function that carries it out.
 
 Matplotlib is imported where it is used, since it is slow.
 """
@@ -6,7 +6,7 @@ Matplotlib is imported where it is used, since it is slow.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,7 @@ from profiles.errors import InputError, counted, flag_of
 from profiles.outputs import FIGURES, check_ending, check_new, check_writable
 from sim import api
 from sim.cli.console import note
-from sim.cli.flags import ASIDE, add_question, arguments, file_flag, given_parameters, named, option_values
-from sim.explore.balance import SHAPES
+from sim.cli.flags import ASIDE, arguments, given_parameters, named, option_values
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.explore.store import StoreFile
 from sim.inputs.calibrating import setting
@@ -37,31 +36,6 @@ READ: Final = (
     "shapes",
 )  # fmt: skip
 """Flags that may name a file to read."""
-
-
-def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str = "") -> None:
-    """Add the flags of how an answer is printed, its trace, its page, and its schedule and question, if it has one."""
-    add = parser.add_argument
-    add("--json", action="store_true", help=f"print {what}")
-    add("--trace", type=file_flag, metavar="FILE", help=f"write {trace}")
-    if gantt:
-        add("--gantt", type=file_flag, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
-        _add_print_experiment(parser)
-    add("--format", choices=("text", "markdown"), default="text", help="how to print (default: text)")
-    words = "write a page with pictures that needs no network"
-    add("--report", type=file_flag, metavar="FILE.html", help=words)
-
-
-def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
-    words = "print the whole question as TOML for --experiment, and compute nothing"
-    parser.add_argument("--print-experiment", action="store_true", help=words)
-
-
-def add_run(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the flags of ``sim run``."""
-    add_question(parser, words, "this run, or that of --measured-run,")
-    add_pictures(parser, "the result as JSON", "a Chrome trace, to open in Perfetto", "the schedule")
-    parser.set_defaults(command=run_command)
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -169,18 +143,6 @@ def _steps_words(trace: Any) -> str:  # noqa: ANN401
     return counted(len(steps), "step") if steps else "one iteration"
 
 
-def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the flags of ``sim launch``."""
-    add_question(parser, words, "this run")
-    next(action for action in parser._actions if action.dest == "strategy").required = False
-    text = "what `sim run --json` printed, in place of flags; - is standard input"
-    parser.add_argument("--result", metavar="FILE", help=text)
-    text = "write all files that start it into this folder; run.sh does (default: print the main one)"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
-    _add_print_experiment(parser)
-    parser.set_defaults(command=launch_command)
-
-
 def launch_command(options: argparse.Namespace) -> int:
     """Print the command or code that starts a point in a runtime."""
     if options.print_experiment:
@@ -195,27 +157,10 @@ def launch_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_balance(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the flags of ``sim balance``."""
-    add_question(parser, words, "this run")
-    shipped = ", ".join(sorted(path.stem for path in SHAPES.glob("*.toml")))
-    text = f"shapes of samples with their shares: a file, or one that is shipped: {shipped}"
-    parser.add_argument("--shapes", required=True, metavar="FILE.toml", help=text)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=balance_command)
-
-
 def balance_command(options: argparse.Namespace) -> int:
     """Print what training on samples of mixed shapes costs, and what evens them out."""
     found = api.balance(strategy=options.strategy, shapes=options.shapes, **arguments(options))
     return print_answer(options, found, lambda: balance_blocks(found))
-
-
-def add_schedule(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the flags of ``sim schedule``."""
-    add_question(parser, words)
-    parser.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
-    parser.set_defaults(command=schedule_command)
 
 
 def schedule_command(options: argparse.Namespace) -> int:
@@ -227,17 +172,6 @@ def schedule_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_compare(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
-    """Add the flags of ``sim compare``."""
-    words = "a store, rows of a sweep (.csv) or results (.json)"
-    parser.add_argument("before", type=Path, metavar="A", help=words)
-    parser.add_argument("after", type=Path, metavar="B", help="another")
-    words = "of files with several questions those to compare, by keys that a refusal lists; one of each with a comma"
-    parser.add_argument("--question", type=lambda text: text.split(","), metavar="KEY", help=words)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=compare_command)
-
-
 def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
     comparison = compare(options.before, options.after, question=options.question or ())
@@ -246,13 +180,6 @@ def compare_command(options: argparse.Namespace) -> int:
     else:
         print_blocks(comparison.blocks, wrap=False)
     return 0
-
-
-def add_merge(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
-    """Add the flags of ``sim merge``."""
-    parser.add_argument("out", type=Path, metavar="OUT", help="the store to make")
-    parser.add_argument("stores", type=Path, nargs="+", metavar="STORE", help="those it is made of")
-    parser.set_defaults(command=merge_command)
 
 
 def merge_command(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ default stands once, beside the value it belongs to.
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ SHARED: Final = ("frames", "offload", "attention", "precision", "text_tokens")
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""
 ASIDE: Final = ("measured", "measured_run", "runtime")
+MAX_TIME: Final = 1e12
+"""The longest time of an order that is looked for."""
 
 
 def strategy_flags(name: str) -> list[str]:
@@ -211,3 +213,39 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be a number") from None
+
+
+def _time(text: str, rule: str = "above 0") -> float:
+    """Return a time that keeps to a rule."""
+    value = number(text)
+    if not (0 < value <= MAX_TIME or (value == 0 and rule == "at least 0")):
+        raise argparse.ArgumentTypeError(f"is {text}, must be {rule}, and at most {MAX_TIME:g}")
+    return value
+
+
+TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
+    **{"int": int, "path": Path, "file": file_flag, "integer": integer, "small": small_integer},
+    **{"integers": _integers, "number": number, "time": _time, "delay": partial(_time, rule="at least 0")},
+    "times": lambda text: tuple(map(_time, text.split(","))),
+    "names": lambda text: text.split(","),
+}
+"""Types of flags that stand in TOML."""
+
+
+GROUPS: Final[Mapping[str, Callable[[argparse.ArgumentParser], Any]]] = {
+    "arguments": lambda command: command,
+    "either": lambda command: command.add_mutually_exclusive_group(required=True),
+    "problem": lambda command: command.add_argument_group("problem"),
+    "flags": lambda command: command,
+    "config": lambda command: command.add_argument_group("with --config"),
+}
+"""Groups of flags of a command, by their names in its table; arguments are given by place."""
+
+
+def add_flags(command: argparse.ArgumentParser, entry: Mapping[str, Any]) -> None:
+    """Add the arguments and the flags of a command as its entry in TOML has them."""
+    for group in filter(entry.__contains__, GROUPS):
+        place, dashes = GROUPS[group](command), "" if group == "arguments" else "--"
+        for name, settings in entry[group].items():
+            typed = {"type": TYPES[settings["type"]]} if "type" in settings else {}
+            place.add_argument(dashes + name, **settings | typed)

@@ -34,10 +34,9 @@ KINDS: Final = {
     "strategies": Kind(lambda: [*every_strategy()]),
 }
 """Kinds by the command that lists them."""
-SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def add_list(listed: str, parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+def add_list(listed: str, parser: argparse.ArgumentParser) -> None:
     """Add the flags of a command that lists things of a kind."""
     what = "the parameters" if KINDS[listed].files is None else "the file, to start from,"
     parser.add_argument("action", nargs="?", metavar="show", help=f"print {what} of one; may be left out")
@@ -77,14 +76,6 @@ def list_command(listed: str, options: argparse.Namespace) -> int:
         beside = ", ".join(sorted(item.name for item in path.parent.iterdir() if item != path))
         note(f"{path}; beside it {beside}")
     return 0
-
-
-def add_completion(
-    whole: Callable[[], argparse.ArgumentParser], parser: argparse.ArgumentParser, _: Sequence[str]
-) -> None:
-    """Add the flags of ``sim completion``, which asks for the parser of all commands when it is carried out."""
-    parser.add_argument("shell", choices=SHELLS, help="the shell that is to read the script")
-    parser.set_defaults(command=lambda options: print_completion(whole(), options.shell))
 
 
 def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:

@@ -12,7 +12,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, redirect_stderr
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -21,12 +21,12 @@ from typing import Any, Final
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
 from sim.cli import commands
 from sim.cli.console import Parser, flags_of, guarded, note
-from sim.cli.flags import strategy_flags
-from sim.cli.listing import add_completion, add_list
+from sim.cli.flags import add_flags, add_question, strategy_flags
+from sim.cli.listing import add_list, print_completion
 from sim.cli.measuring import add_measure
-from sim.cli.serving import add_serve
-from sim.cli.sweeping import add_sweep
-from sim.cli.synthesize import add_synthesize
+from sim.cli.serving import add_serve, serve_command
+from sim.cli.sweeping import sweep_command
+from sim.cli.synthesize import synthesize_command
 from sim.inputs.experiments import Experiment
 from sim.interrupts import as_keyboard_interrupt
 from strategies.registry import every_strategy
@@ -141,7 +141,7 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
         about = words.get("description", words["help"])
         command = listed.add_parser(name, help=words["help"], description=about, epilog=_examples(name))
         if whole or name in arguments[:1]:
-            ADDERS.get(name, partial(add_list, name))(command, arguments)
+            _add_flags(command, name, arguments)
             loudness = command.add_mutually_exclusive_group()
             loudness.add_argument("-q", "--quiet", action="store_true", help="only errors on stderr")
             loudness.add_argument("-v", "--verbose", action="store_true", help="say what took how long")
@@ -149,6 +149,24 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
             if command.get_default("named"):
                 command.epilog = _examples(name, flags_of(command))
     return parser
+
+
+def _add_flags(command: argparse.ArgumentParser, name: str, arguments: Sequence[str]) -> None:
+    """Add the flags of a command, and what carries it out."""
+    words = COMMANDS[name]
+    if "measured" in words:
+        add_question(command, arguments, words["measured"], sweeps=words.get("sweeps", False))
+    for flag in words.get("optional", ()):
+        command._option_string_actions[flag].required = False
+    if name == "serve":
+        add_serve(command, arguments)
+    elif name == "measure":
+        add_measure(command)
+    elif name not in CALLS:
+        add_list(name, command)
+    add_flags(command, words)
+    if name in CALLS:
+        command.set_defaults(command=CALLS[name])
 
 
 def _examples(name: str, flags: Collection[str] | None = None) -> str:
@@ -161,17 +179,16 @@ def _examples(name: str, flags: Collection[str] | None = None) -> str:
     return "\n  ".join(("examples:", *chosen))
 
 
-ADDERS: Final[dict[str, Callable[[argparse.ArgumentParser, Sequence[str]], None]]] = {
-    "run": commands.add_run,
-    "balance": commands.add_balance,
-    "launch": commands.add_launch,
-    "schedule": commands.add_schedule,
-    "compare": commands.add_compare,
-    "merge": commands.add_merge,
-    "sweep": add_sweep,
-    "serve": add_serve,
-    "synthesize": add_synthesize,
-    "measure": add_measure,
-    "completion": partial(add_completion, lambda: make_parser(whole=True)),
+CALLS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "run": commands.run_command,
+    "balance": commands.balance_command,
+    "launch": commands.launch_command,
+    "schedule": commands.schedule_command,
+    "compare": commands.compare_command,
+    "merge": commands.merge_command,
+    "sweep": sweep_command,
+    "serve": serve_command,
+    "synthesize": synthesize_command,
+    "completion": lambda options: print_completion(make_parser(whole=True), options.shell),
 }
-"""The functions that add the flags of a command; of the others, which list what there is, it is ``add_list``."""
+"""The functions that carry commands out; the others list what there is, or measure."""

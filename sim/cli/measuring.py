@@ -13,25 +13,13 @@ from typing import Any, Final
 import profiles
 from profiles.errors import InputError
 from sim.cli.console import flags_of
-from sim.cli.flags import integer, number
+from sim.cli.flags import add_flags
 
 MEASURING: Final = Path(profiles.__file__).parent / "measuring" / "commands.toml"
 """The commands of ``sim measure``, which are also those of ``python -m validate``."""
-TYPES: Final = {
-    **{"int": int, "path": Path, "integer": integer, "number": number},
-    "integers": lambda text: tuple(map(integer, text.split(","))),
-}
 
 
-GROUPS: Final[Mapping[str, Callable[[argparse.ArgumentParser], Any]]] = {
-    "either": lambda command: command.add_mutually_exclusive_group(required=True),
-    "flags": lambda command: command,
-    "config": lambda command: command.add_argument_group("with --config"),
-}
-"""Groups of flags of a command, by their names in its table."""
-
-
-def add_measure(parser: argparse.ArgumentParser, *_: object) -> None:
+def add_measure(parser: argparse.ArgumentParser) -> None:
     """Add the commands of ``sim measure``."""
     add_measuring(parser.add_subparsers(required=True, metavar="command"), "measure")
 
@@ -62,11 +50,7 @@ def add_commands(
         command = commands.add_parser(name, **words)
         if name in extend:
             extend[name](command)
-        for group, add in GROUPS.items():
-            place = add(command) if group in entry else command
-            for flag, settings in entry.get(group, {}).items():
-                typed = {"type": TYPES[settings["type"]]} if "type" in settings else {}
-                place.add_argument(f"--{flag}", **settings | typed)
+        add_flags(command, entry)
         command.set_defaults(command=partial(_call, call, name, extra), flags=flags_of(command))
 
 

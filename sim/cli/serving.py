@@ -8,9 +8,9 @@ from typing import Final
 from profiles.errors import counted, flag_of
 from profiles.outputs import check_ending, whole_file
 from sim import api
-from sim.cli.commands import add_pictures, check_files, print_answer
+from sim.cli.commands import check_files, print_answer
 from sim.cli.console import note
-from sim.cli.flags import add_question, arguments, file_flag, named, settings_of, strategy_flags
+from sim.cli.flags import add_question, arguments, named, settings_of, strategy_flags
 from sim.explore.workers import on_cluster
 from sim.interrupts import postponed
 from sim.launching.launch import server_line
@@ -37,7 +37,7 @@ HELP: Final = {
 def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add the flags of ``sim serve``."""
     add_question(parser, [*words, "--task", "sample"], "the run of --measured-run", sweeps=True)
-    parser.set_defaults(command=serve_command, cluster=None)
+    parser.set_defaults(cluster=None)
     own = {flag for name in parser.get_default("named") for flag in strategy_flags(name)}
     for action in parser._actions:
         flag = action.option_strings[-1] if action.option_strings else ""
@@ -51,11 +51,6 @@ def add_serve(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
         settings = settings_of(item)
         settings["help"] += f" (shipped: {mixes})" if item.name == "mix" else ""
         group.add_argument(flag_of(item.name), **settings)
-    add = parser.add_argument
-    add("--dask", metavar="ADDRESS", help="let a Dask cluster run the plans, by its scheduler's address")
-    add("--out", type=file_flag, metavar="FILE.csv", help="write the requests of the best plan")
-    add("--plot", type=file_flag, metavar="FILE", help="draw the plans (.png, .svg, .pdf)")
-    add_pictures(parser, "all plans as JSON, best first", "what its GPUs run, to open in Perfetto")
 
 
 def serve_command(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError, counted
 from sim import api
-from sim.cli.commands import add_pictures, check_files, print_experiment, write_files
+from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.console import note
-from sim.cli.flags import add_question, arguments, file_flag, given_parameters, named
+from sim.cli.flags import arguments, given_parameters, named
 from sim.explore.counts import gpus_in
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Report
@@ -39,35 +39,6 @@ FEW_STEPS: Final = 8
 """Steps to which models are distilled, at most; distilled ones are seldom guided."""
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
-
-
-def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the flags of ``sim sweep``."""
-    add_question(parser, words, "the run of --measured-run", sweeps=True)
-    parser.set_defaults(command=sweep_command)
-    add = parser.add_argument
-    add(
-        "--task",
-        choices=TASKS,
-        help="what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)",
-    )
-    objectives = dict.fromkeys(name for task in TASKS.values() for name in task.objectives)
-    words = (
-        "what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or video,"
-        " where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both speed and"
-        " memory"
-    )
-    add("--objective", choices=objectives, help=words)
-    add("--out", type=file_flag, metavar="FILE", help="write all rows, .csv or .parquet")
-    words = "keep what is done in an SQLite file: a sweep that was stopped goes on from there"
-    add("--store", type=file_flag, metavar="FILE", help=words)
-    every = "simulate every point that may fit, not only what may be best"
-    add("--exhaustive", action="store_true", help=every)
-    price = "dollars of a GPU-hour, or a TOML file with lines such as l20-pcie-8 = 0.9"
-    add("--price", metavar="DOLLARS", help=price)
-    add("--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address")
-    add("--plot", type=file_flag, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)")
-    add_pictures(parser, "all rows as JSON", "a Chrome trace of the best", "the schedule of the best")
 
 
 def sweep_command(options: argparse.Namespace) -> int:

@@ -3,24 +3,20 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final
 
 from profiles.errors import InputError
-from sim.cli.flags import number, small_integer
 from strategies.orders.named import placed
 from strategies.orders.problem import Chain, Problem, peak_held, wave_positions
-from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, TIME_LIMIT_S, synthesize
+from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
 from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
 
 MAX_PASSES: Final = 2**17
 """Forwards and backwards of all micro-batches; as many take 3 s, where the programme has nothing to do."""
 MAX_DEVICES: Final = 1024
-MAX_TIME: Final = 1e12
 METHODS: Final = {
     CERTIFICATE: "list scheduling, which meets the lower bound",
     PROGRAMME: "integer programme",
@@ -43,48 +39,6 @@ def _words(values: dict[str, Any]) -> str:
         "seconds": f"{values['seconds']:.3f}",
     }
     return "\n".join(f"{name:<18}{value}" for name, value in lines.items())
-
-
-def add_synthesize(parser: argparse.ArgumentParser, *_: object) -> None:
-    """Add the flags of ``sim synthesize``."""
-    count, integers, times = small_integer, _list_of(small_integer), _list_of(_time)
-    add = parser.add_argument_group("problem").add_argument
-    add("--pipeline-degree", type=count, required=True, metavar="P", help="devices in line")
-    add("--micro-batches", type=count, required=True, metavar="M", help="micro-batches")
-    add("--waves", type=count, metavar="W", help="2 x W x P stages in waves (default: 1)")
-    add(
-        "--positions",
-        type=integers,
-        metavar="LIST",
-        help="the device of each stage, from 0, instead of --waves",
-    )
-    add("--forward", type=times, default=(1.0,), metavar="TIME", help="of a stage, or of each (default: 1)")
-    add("--backward", type=times, default=(2.0,), metavar="TIME", help="likewise (default: 2)")
-    add(
-        "--lag",
-        type=partial(_time, rule="at least 0"),
-        default=0.0,
-        metavar="TIME",
-        help="from one device to another (default: 0)",
-    )
-    add = parser.add_argument
-    words = f"seconds for the integer programme (default: {TIME_LIMIT_S:g})"
-    add("--time-limit", type=_time, default=TIME_LIMIT_S, metavar="S", help=words)
-    add("--format", choices=("text", "torch"), default="text", help="how to write the order")
-    add("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=synthesize_command)
-
-
-def _list_of(item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    return lambda text: tuple(map(item, text.split(",")))
-
-
-def _time(text: str, rule: str = "above 0") -> float:
-    """Return a time that keeps to a rule."""
-    value = number(text)
-    if not (0 < value <= MAX_TIME or (value == 0 and rule == "at least 0")):
-        raise argparse.ArgumentTypeError(f"is {text}, must be {rule}, and at most {MAX_TIME:g}")
-    return value
 
 
 def synthesize_command(options: argparse.Namespace) -> int:
