@@ -1,7 +1,6 @@
 """Choices: the point that a sweep recommends, of those that it cannot tell from the best by their times."""
 
 from collections.abc import Callable, Iterable
-from math import inf
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError
@@ -58,14 +57,12 @@ class Choice(NamedTuple):
         close: points within the error of that one and of the best of their own strategy, as ``SLACK`` and ``WIDE``
             allow.
         by: what decided among them, in words; empty where the time did.
-        preferred: the one of them that is preferred, whose place ``point`` may have taken.
     """
 
     point: Point
     best: Point
     close: tuple[Point, ...]
     by: tuple[str, ...]
-    preferred: Point
 
 
 def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Choice | None:
@@ -96,26 +93,16 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     preferred = min([point for point in left if tied(point, left[0])], key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
-        return _worth(one, scenario, objective)
+        facts = (fact(one, scenario) for fact in PREFERRED.values())
+        return *facts, one.score(objective), *one.costs
 
-    better = [of for of in good if _nowhere_worse(worth(of), worth(preferred))]
+    limits = worth(preferred)
+    better = [of for of in good if all(a <= b for a, b in zip(worth(of), limits, strict=True))]
     point = min(better, key=worth)
     least = all(point.costs[1] <= of.costs[1] for of in close)
     words = "needs the least memory" if least else "needs less memory than faster ones like it"
     by += [words] * (_whole_gib(point) < _whole_gib(left[0]))
-    return Choice(point, best, tuple(close), tuple(by), preferred)
-
-
-def _worth(point: Point, scenario: AnyScenario, objective: str) -> tuple[Any, ...]:
-    """Return by what a point takes the place of another; of one that was not simulated, the least that it may be."""
-    facts = (fact(point, scenario) for fact in PREFERRED.values())
-    if point.result is None:
-        return *facts, point.least_score(objective), point.bound_s, point.least_memory_bytes
-    return *facts, point.score(objective), *point.costs
-
-
-def _nowhere_worse(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True))
+    return Choice(point, best, tuple(close), tuple(by))
 
 
 def _whole_gib(point: Point) -> int:
@@ -123,49 +110,19 @@ def _whole_gib(point: Point) -> int:
 
 
 def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Point | None:
-    """Return a bounded point that may be the choice, or rule it out; None where the choice is exact.
+    """Return the bounded point of the least score that may be the choice, or rule it out; None where there is none.
 
-    Where points can be started, one of them was simulated.
+    Where points can be started, one of them was simulated. By memory, which is counted, nothing ties.
     """
     points = list(points)
-    waiting = [point for point in points if point.status == "bounded" and point.recommended]
     if (choice := choose(points, scenario, objective)) is None:
         return None
     runs = starts(choice.best, scenario)
-
-    def worth(point: Point) -> tuple[Any, ...]:
-        return _worth(point, scenario, objective)
-
-    def score(point: Point) -> float:
-        return point.least_score(objective) if point.result is None else point.score(objective)
-
-    preferred_worth, chosen_worth = worth(choice.preferred), worth(choice.point)
-
-    def facts(point: Point) -> tuple[Any, ...]:
-        return tuple(fact(point, scenario) for fact in PREFERRED.values())
-
-    def preference(point: Point) -> tuple[Any, ...]:
-        held_bytes = point.costs[1] or point.least_memory_bytes
-        return *facts(point), int(held_bytes / GIB), score(point)
-
-    waiting = [point for point in waiting if starts(point, scenario) == runs]
-    limit, chosen, least = choice.best.score(objective), choice.point, facts(choice.point)
-    own = dict.fromkeys((chosen.name, choice.preferred.name), inf)  # the fastest of their strategies
-    for of in points:
-        if of.name in own and starts(of, scenario) == runs:
-            own[of.name] = min(own[of.name], of.score(objective))
-    alike = min((score(of) for of in choice.close if facts(of) == least), default=score(chosen))
-    faster = (
+    limit = choice.best.score(objective) * (1.0 if objective == "memory" else SLACK)
+    waiting = [
         of
-        for of in waiting
-        if score(of) < limit
-        or score(of) < own.get(of.name, 0.0)
-        or (score(of) < alike and facts(of) == least)
-        or (_nowhere_worse(worth(of), preferred_worth) and worth(of) < chosen_worth)
-    )
-    found = min(faster, key=score, default=None)
-    if found is not None or objective == "memory":  # which is counted, so that nothing ties
-        return found
-    close = (point for point in waiting if score(point) <= SLACK * limit)
-    preferred = min(close, key=preference, default=chosen)
-    return preferred if preference(preferred) < preference(chosen) else None
+        for of in points
+        if of.status == "bounded" and of.recommended and of.least_score(objective) <= limit
+    ]
+    near = (of for of in waiting if starts(of, scenario) == runs)
+    return min(near, key=lambda point: point.least_score(objective), default=None)
