@@ -50,7 +50,7 @@ from sim.report.views import Balance, Clusters, Result, Scaling, Serving, Sweep,
 from sim.serving.answers import answer
 from sim.serving.inputs import ask, prices_of
 from sim.serving.options import ServingOptions
-from sim.serving.service import Asked
+from sim.serving.service import Simulated
 from strategies.orders.named import order_of
 from strategies.parameters import check_integer
 from strategies.pipelining.data_parallel import DataParallel
@@ -458,7 +458,7 @@ def serve(
     """
     own = {item.name for item in fields(ServingOptions)}
     mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
-    asked: list[Asked] = []
+    sites: list[Simulated] = []
     _check_served(mine.service, {"model": model, "cluster": cluster, **options})
     if model is not None:
         names = _contenders(strategy)
@@ -469,12 +469,11 @@ def serve(
             )  # fmt: skip
             scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
             assert isinstance(scenario, SamplingScenario)
-            held = None if request.names is None else tuple(request.names)
-            asked.append(Asked(scenario, held, request.parameters, runtime))
-        _note_assumed(options.get("steps") or mine.mix or mine.requests, asked[0].scenario)
+            sites.append(Simulated(scenario, {}, request.names, request.parameters, runtime))
+        _note_assumed(options.get("steps") or mine.mix or mine.requests, sites[0].scenario)
     if workers is not None:
         check_integer("workers", workers)
-    asks = ask(asked, mine, mine.policy if policy is None else policy, plain_value(gpus))
+    asks = ask(sites, mine, mine.policy if policy is None else policy, plain_value(gpus))
     found = Serving(*asks, workers=workers, executor=executor)
     report(found)
     answer(found)

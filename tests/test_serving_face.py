@@ -11,8 +11,8 @@ import pytest
 import sim
 from sim.cli.main import main
 from sim.report.serving import places, plan_words, serving_blocks, share_words
+from sim.serving import answers
 from sim.serving.options import ServingOptions
-from sim.serving.serve import Question
 
 SERVICE = "height,width,frames,steps,gpus,batch,seconds\n" + "".join(
     f"1024,1024,1,28,{gpus},{batch},{batch * 4 / gpus}\n" for gpus in (1, 2) for batch in (1, 2)
@@ -262,14 +262,14 @@ def test_an_experiment_asks_the_same(capsys, files):
 
 @pytest.mark.parametrize("gpus", ["2", "1-4"])
 def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch, gpus):
-    run, runs = Question.run, count()
+    outcome, outcomes = answers._outcome, count()
 
-    def run_three(question, *arguments, **more):
-        if next(runs) == 3:
+    def find_three(*case):
+        if next(outcomes) == 3:
             raise KeyboardInterrupt
-        return run(question, *arguments, **more)
+        return outcome(*case)
 
-    monkeypatch.setattr(Question, "run", run_three)
+    monkeypatch.setattr(answers, "_outcome", find_three)
     code, out, err = asked(capsys, f"--gpus {gpus} --rate 0.2 --slo 9")
     assert code == 130
     assert "plans, best first" in out

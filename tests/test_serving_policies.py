@@ -50,7 +50,7 @@ def replay(policy, requests, replicas=(1,), service=None, *, pools=None, **setup
     policy = policies()[policy]() if isinstance(policy, str) else policy
     jobs = [Job(k, at, shape, at + slo_s) for k, (at, shape, slo_s) in enumerate(requests)]
     setup = Plan(pools or (Pool(replicas),), policy, **{"degrees": (1, 2, 4), **setup})
-    return Replay(setup, jobs, service or Seconds(), recorded=True).run()
+    return Replay(setup, jobs, service or Seconds()).run()
 
 
 def ends_s(*arguments, **options):

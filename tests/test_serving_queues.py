@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from sim.serving.fleet import Law, Plan, Pool, Replay
+from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, process_of
 from sim.serving.outcomes import interval_of_p99
 from strategies.policy import Shape
 from strategies.serving.batcher import Batcher
 from strategies.serving.fcfs import FirstComeFirstServed
+from validate.serving.mlperf import Law
 
 SHAPE = Shape(64, 64, 1, 1)
 KINDS = (Kind(1.0, SHAPE),)
@@ -37,7 +38,7 @@ def serve(law, rate, servers=1, seed=1, **options):
     load = Load(KINDS, rate, REQUESTS / rate, seed=seed, **options)
     setup = Plan((Pool((1,) * servers),), policy, **batched)
     clients = {"clients": process_of(load.arrivals).clients, "until_s": load.duration_s}
-    log_ = Replay(setup, load.jobs(), drawn(law), **clients, recorded=True).run()
+    log_ = Replay(setup, load.jobs(), drawn(law), **clients).run()
     return sorted(log_.jobs, key=lambda job: job.number), log_
 
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -37,17 +37,6 @@ class Service(ABC):
     def of(self, parts: tuple[str, ...]) -> "Service":
         """Return the service of GPUs that run some parts of requests alone, and hold what these need."""
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class Law(Service):
-    """Seconds of a batch of a shape by a law, whatever the GPUs."""
-
-    seconds: Callable[[Shape, int], float]
-
-    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
-        """Return the seconds of a batch."""
-        return Times(0.0, self.seconds(shape, batch), 0.0)
 
 
 class Ran(NamedTuple):
@@ -146,16 +135,16 @@ class Plan:
 
 @dataclass(slots=True)
 class Log:
-    """What a run gave: requests as they ended, busy GPU-seconds, and, where it was recorded, what ran where."""
+    """What a run gave: requests as they ended, what ran where, and the end of all."""
 
     jobs: list[Job] = field(default_factory=list)
-    busy_gpu_s: float = 0.0
     ran: list[Ran] = field(default_factory=list)
     end_s: float = 0.0
 
-
-class TooManyMissedError(Exception):
-    """More requests miss their deadline than may: what else happens does not matter."""
+    @property
+    def busy_gpu_s(self) -> float:
+        """GPU-seconds in which something ran."""
+        return sum((of.end_s - of.start_s) * len(of.gpus) for of in self.ran)
 
 
 class _Station(Fleet):
@@ -165,7 +154,6 @@ class _Station(Fleet):
         self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
         self.parts, sizes = plan.pools[number].parts, plan.pools[number].replicas
         self.gpus = [range(*ends) for ends in pairwise(accumulate(sizes, initial=first_gpu))]
-        self.whole = self.parts == PARTS
         self.service, self.degrees = replay.service.of(self.parts), plan.degrees
         self.known: dict[Shape, dict[int, Times]] = {}
         self.policy: Policy = FirstComeFirstServed()
@@ -194,13 +182,12 @@ class _Station(Fleet):
 
     def seconds(self, run: Run, gpus: int) -> float:
         """Seconds of a run: encoders of those that are fresh, its steps, and the decoder of those that end."""
-        shape, batch = run.jobs[0].shape, len(run.jobs)
-        times = self.times(gpus, shape, batch)
-        begins = sum(job.fresh for job in run.jobs) if self.whole else batch
-        ending = sum(job.steps_left <= run.steps for job in run.jobs)
-        first = times if begins == batch else self.times(gpus, shape, begins or 1)
-        last = times if ending == batch else self.times(gpus, shape, ending or 1)
-        return first.encode_s * (begins > 0) + run.steps * times.step_s + last.decode_s * (ending > 0)
+        begins = sum(job.fresh for job in run.jobs)
+        ends = sum(job.steps_left <= run.steps for job in run.jobs)
+        batch, shape = len(run.jobs), run.jobs[0].shape
+        times = {size: self.times(gpus, shape, size or 1) for size in {batch, begins, ends}}
+        encode_s, decode_s = times[begins].encode_s * (begins > 0), times[ends].decode_s * (ends > 0)
+        return encode_s + run.steps * times[batch].step_s + decode_s
 
     def checked(self, run: object, queue: Sequence[Job]) -> Run:
         """Return what the policy chose; refuse what cannot run."""
@@ -228,14 +215,10 @@ class _Station(Fleet):
         if any(job.place not in (None, place) for job in run.jobs):
             seconds += self.service.handover_s(len(gpus), run.jobs[0].shape)
         for job in run.jobs:
-            if job.start_s == inf:
-                job.start_s = now
-            job.place = place
-        self.log.busy_gpu_s += seconds * len(gpus)
-        if self.replay.recorded:
-            numbers = tuple(job.number for job in run.jobs)
-            part, steps = "+".join(self.parts), run.steps * ("denoise" in self.parts)
-            self.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, part, steps))
+            job.start_s, job.place = min(job.start_s, now), place
+        numbers = tuple(job.number for job in run.jobs)
+        part, steps = "+".join(self.parts), run.steps * ("denoise" in self.parts)
+        self.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, part, steps))
         return self.env.timeout(seconds)
 
     def ended(self, run: Run) -> Iterator[Job]:
@@ -246,7 +229,7 @@ class _Station(Fleet):
                 job.ready_s = self.env.now
                 yield job
             else:
-                self.replay.passed(job, self.number)
+                self.replay.passed(job, self.number + 1)
 
 
 class _Fixed(_Station):
@@ -322,7 +305,6 @@ class _Elastic(_Station):
         self.nodes = [(gpus, set(gpus)) for gpus in self.gpus]  # neighbours, and which of them are idle
         self.queue: list[Job] = []
         self.queues = [self.queue]
-        self.running = 0
         self.round_s = self.policy.round_s(self, replay.shapes) if replay.shapes else 0.0
         moves_s = (self.service.handover_s(max(self.degrees), shape) for shape in replay.shapes)
         self.tick_s = self.round_s * (1 + 1e-7) + max(moves_s, default=0.0)  # more than rounding takes
@@ -336,7 +318,7 @@ class _Elastic(_Station):
 
     def _ask(self) -> None:
         """Divide the GPUs now, or at the start of the next round; one starts at once where nothing runs."""
-        if not self.round_s or not self.running:
+        if not self.round_s or all(len(gpus) == len(idle) for gpus, idle in self.nodes):
             self._divide()
         elif self.tick is None:
             wait_s = self.tick_s - (self.env.now - self.began_s) % self.tick_s
@@ -358,7 +340,6 @@ class _Elastic(_Station):
             if block is not None:
                 for job in run.jobs:
                     self.queue.remove(job)
-                self.running += 1
                 if (gpus := len(block)) < run.gpus:  # the steps of about as many seconds
                     times = self.choices(run.jobs[0].shape)
                     steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
@@ -379,7 +360,6 @@ class _Elastic(_Station):
         return None
 
     def _end(self, run: Run, block: tuple[int, ...], _: simpy.Event) -> None:
-        self.running -= 1
         next(idle for gpus, idle in self.nodes if block[0] in gpus).update(block)
         for job in self.ended(run):
             insort(self.queue, job, key=lambda of: of.number)
@@ -401,8 +381,6 @@ class Replay:
         service: how long things take.
         clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.
         loaded_s: seconds until replicas have loaded the model; nothing runs before.
-        recorded: whether the log says what ran where.
-        may_miss: requests arriving from ``counted_from_s`` on that may miss their deadline before the run is given up.
     """
 
     def __init__(
@@ -414,12 +392,9 @@ class Replay:
         clients: int = 0,
         until_s: float = inf,
         loaded_s: float = 0.0,
-        recorded: bool = False,
-        may_miss: float = inf,
-        counted_from_s: float = 0.0,
     ) -> None:
         self.env, self.log, self.plan, self.service = simpy.Environment(), Log(), plan, service
-        self.recorded, self.until_s, self.loaded_s = recorded, until_s, loaded_s
+        self.clients, self.until_s, self.loaded_s = clients, until_s, loaded_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
         self.stations: list[_Fixed | _Elastic] = []
@@ -429,19 +404,16 @@ class Replay:
             self.stations.append((_Elastic if elastic else _Fixed)(self, number, plan, first_gpu))
             first_gpu += sum(pool.replicas)
         self.waiting = iter(jobs)
-        self.clients, self.may_miss, self.counted_from_s = clients, may_miss, counted_from_s
 
     def run(self) -> Log:
         """Serve all requests, and return what happened.
 
         Raises:
             InputError: the policy does not start some of them, though nothing runs.
-            TooManyMissedError: of those that are counted, more missed their deadline than may.
         """
-        if self.clients:
-            for _ in range(self.clients):
-                self._ask_next()
-        else:
+        for _ in range(self.clients):
+            self._ask_next()
+        if not self.clients:
             self.env.process(self._arrive())
         try:
             self.env.run()
@@ -477,19 +449,15 @@ class Replay:
             job.arrival_s = job.ready_s = float(self.env.now)
             self._submit(job)
 
-    def passed(self, job: Job, station: int) -> None:
-        """Hand a request over to the next pool, or let it be complete."""
-        if station + 1 < len(self.stations):
-            job.steps_left, job.place, after = job.shape.steps, None, self.stations[station + 1]
+    def passed(self, job: Job, number: int) -> None:
+        """Hand a request over to the pool of a number, or let it be complete where there is none."""
+        if number < len(self.stations):
+            job.steps_left, job.place, after = job.shape.steps, None, self.stations[number]
             move_s = after.service.handover_s(1, job.shape)
             job.ready_s = self.env.now + move_s
             self.env.timeout(move_s).callbacks.append(lambda _: after.submit(job))
             return
         job.end_s = float(self.env.now)
         self.log.jobs.append(job)
-        if job.missed and job.arrival_s >= self.counted_from_s:
-            self.may_miss -= 1
-            if self.may_miss < 0:
-                raise TooManyMissedError
         if self.clients:
             self._ask_next()

@@ -17,7 +17,7 @@ from sim.inputs.scenarios import check_size
 from sim.serving.load import Kind, Trace
 from sim.serving.options import ServingOptions, positive
 from sim.serving.serve import Question
-from sim.serving.service import Asked, Site, at_shape, frames_of, read_service, simulated
+from sim.serving.service import Simulated, Site, at_shape, frames_of, read_service
 from strategies.policy import ElasticPolicy, Policy, Shape
 from strategies.registry import policies
 from strategies.sampling_scenario import SamplingScenario
@@ -32,43 +32,36 @@ OPTIONAL: Final = ("guidance", "deadline_s", "latency_s")
 
 
 def ask(
-    asked: Sequence[Asked],
+    simulated: Sequence[Simulated],
     options: ServingOptions,
     given: Any,  # noqa: ANN401
     gpus: int | str | Iterable[int] | None,
 ) -> tuple[str, list[Question]]:
-    """Return a question about serving in words, and for each cluster.
+    """Return a question about serving in words, and for each site.
 
-    ``asked`` is a scenario for each cluster, none where service times are from a table; ``given`` are policies: names
-    with commas, classes or policies. Of several numbers of ``gpus``, the fewest that hold the SLO are meant.
+    Without simulated sites service times are from a table; ``given`` are policies: names with commas, classes or
+    policies. Of several numbers of ``gpus``, the fewest that hold the SLO are meant.
     """
     several = given if isinstance(given, list | tuple) else (given,)
     chosen = list(dict.fromkeys(policy for item in several for policy in _policies(item)))
     if not chosen:
         raise InputError("`policy` names none")
-    counts = _counts(gpus, [of.scenario for of in asked], options)
+    counts = _counts(gpus, min((of.per_node for of in simulated), default=1), options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
     _check_policies(options, chosen)
-    sites: list[Site]
-    if asked:
-        scenario, of = asked[0].scenario, asked[0].scenario.workload
+    sites: Sequence[Site] = simulated
+    if simulated:
+        scenario, of = simulated[0].scenario, simulated[0].scenario.workload
         usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
         kinds, trace = _kinds(options, usual, scenario.model)
-        shapes = {kind.shape: kind.where for kind in reversed(kinds)}
-        for shape, where in shapes.items():
-            try:
-                check_size(scenario.model, shape.width, shape.height)
-                scene = at_shape(scenario, shape, 1, 1)
-            except InputError as error:
-                raise InputError(f"{where}: {error}") from None
+        scene = _check_shapes(kinds, scenario)
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
+        shapes = {kind.shape for kind in kinds}
         largest = max(shapes, key=lambda shape: prod(shape[:3]))
         elastic = any(isinstance(policy, ElasticPolicy) for policy in chosen)
-        degrees = [_degrees(of.scenario, options, max(counts), elastic) for of in asked]
-        sites = [
-            simulated(of, heaviest, largest, sizes, staged=bool(options.stages))
-            for of, sizes in zip(asked, degrees, strict=True)
-        ]
+        for one in simulated:
+            degrees = _degrees(min(max(counts), one.per_node), options, elastic)
+            one.choose_samplers(heaviest, largest, degrees, staged=bool(options.stages))
         drawn = [f"{scene.asked['resolution']} pixels", counted(heaviest.steps, "step"), *scene.departures]
         if len(shapes) > 1:
             drawn = [f"requests of {len(shapes)} shapes", *scene.departures[len(scene.frames) :]]
@@ -87,6 +80,18 @@ def ask(
     every = tuple(replace(of, slo_s=of.slo_s * alone(of.shape)) if of.times_alone else of for of in kinds)
     questions = [Question(site, options, chosen, every, trace, counts) for site in sites]
     return f"{title}, serving on {fleet}", questions
+
+
+def _check_shapes(kinds: Sequence[Kind], scenario: SamplingScenario) -> SamplingScenario:
+    """Refuse shapes that a model cannot draw; return the scenario of the last."""
+    scene = scenario
+    for shape, where in {kind.shape: kind.where for kind in reversed(kinds)}.items():
+        try:
+            check_size(scenario.model, shape.width, shape.height)
+            scene = at_shape(scenario, shape, 1, 1)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    return scene
 
 
 def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
@@ -131,12 +136,9 @@ def _kinds(options: ServingOptions, usual: Shape, model: Model | None) -> tuple[
     return kinds, trace
 
 
-def _counts(
-    gpus: int | str | Iterable[int] | None, scenarios: Sequence[SamplingScenario], options: ServingOptions
-) -> Sequence[int]:
+def _counts(gpus: int | str | Iterable[int] | None, node: int, options: ServingOptions) -> Sequence[int]:
     """Return the numbers of GPUs of the fleet: every one of a span; without any the largest plan's, or a node's."""
     if gpus is None:
-        node = min((of.cluster.devices_per_node for of in scenarios), default=1)
         gpus = max(_taken(options).values(), default=node)
     counts: Sequence[int]
     if isinstance(gpus, str):
@@ -164,9 +166,8 @@ def _taken(options: ServingOptions) -> dict[str, int]:
     return {text: sum(sizes) for text, sizes in zip(texts, options.divisions, strict=False)}
 
 
-def _degrees(scenario: SamplingScenario, options: ServingOptions, most: int, elastic: bool) -> list[int]:
-    """Return the numbers of GPUs that a replica may have: powers of two of a node, or those asked for."""
-    most = min(most, scenario.cluster.devices_per_node)
+def _degrees(most: int, options: ServingOptions, elastic: bool) -> list[int]:
+    """Return the numbers of GPUs that a replica may have: powers of two up to the most, or those asked for."""
     every = {2**k for k in range(most.bit_length())}
     given = {size for sizes in options.divisions for size in sizes}
     if odd := [of for of in sorted(given) if of.bit_count() > 1]:

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
-from sim.serving.fleet import Plan, Pool, Replay, TooManyMissedError
+from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
 from sim.serving.options import REQUESTS, ServingOptions
 from sim.serving.outcomes import Outcome
 from sim.serving.service import Site
-from strategies.policy import PARTS, ElasticPolicy, Job, Policy, Shape
+from strategies.policy import PARTS, ElasticPolicy, Policy, Shape
 
 CAPS: Final = (2, 4, 8)
 """Batch caps that are tried where none is given."""
@@ -141,17 +141,23 @@ class Question:
         duration_s = max(duration_s or 0.0, least / rate_per_s)
         return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
 
-    def run(self, plan: Plan, rate_per_s: float, *, recorded: bool = False) -> Outcome:
-        """Return what a plan gives at a rate; requests that arrive in the warm-up are not counted."""
-        load = self.load(rate_per_s, plan)
-        replay = self._replay(plan, load, load.jobs(), recorded=recorded, loaded_s=self.options.loading)
-        log, warmup_s = replay.run(), 0.0 if self.options.loading else self._warmup_s(load)
+    def run(self, plan: Plan, rate_per_s: float, *, loaded: bool = False, recorded: bool = False) -> Outcome:
+        """Return what a plan gives at a rate; requests that arrive in the warm-up are not counted.
+
+        ``loaded`` says that replicas hold the model already, whatever the options do.
+        """
+        load, clients = self.load(rate_per_s, plan), self.options.process.clients
+        loading_s = 0.0 if loaded else self.options.loading
+        log = Replay(
+            plan, load.jobs(), self.site, clients=clients, until_s=load.duration_s, loaded_s=loading_s
+        ).run()
+        warmup_s = 0.0 if loading_s or self.trace is not None else WARMUP * load.duration_s
         jobs = sorted((job for job in log.jobs if job.arrival_s >= warmup_s), key=lambda job: job.number)
         held = np.array([not job.missed for job in jobs], dtype=bool)
         completed = sum(job.end_s <= load.duration_s for job in log.jobs) / load.duration_s
         return Outcome(
             plan=plan,
-            rate_per_s=completed if self.options.process.clients else rate_per_s,
+            rate_per_s=completed if clients else rate_per_s,
             attainment=float(held.mean()) if self.has_slo and jobs else None,
             latencies_s=np.array([job.end_s - job.arrival_s for job in jobs]),
             held=held,
@@ -163,25 +169,9 @@ class Question:
             log=log if recorded else None,
         )
 
-    def _replay(self, plan: Plan, load: Load, jobs: Iterable[Job], **rules: Any) -> Replay:  # noqa: ANN401
-        clients = self.options.process.clients
-        return Replay(plan, jobs, self.site, clients=clients, until_s=load.duration_s, **rules)
-
-    def _warmup_s(self, load: Load) -> float:
-        """Return the seconds whose requests are not counted; none of a trace."""
-        return 0.0 if self.trace is not None else WARMUP * load.duration_s
-
     def holds(self, plan: Plan, rate_per_s: float) -> bool:
-        """Return whether a plan, loaded, holds the SLO at a rate; a run ends once too many requests missed it."""
-        load = self.load(rate_per_s, plan)
-        jobs, warmup_s = list(load.jobs()), self._warmup_s(load)
-        counted_jobs = sum(job.arrival_s >= warmup_s for job in jobs)
-        may_miss = int((1 - self.options.slo_share) * counted_jobs + 1e-9)
-        try:
-            self._replay(plan, load, jobs, may_miss=may_miss, counted_from_s=warmup_s).run()
-        except TooManyMissedError:
-            return False
-        return True
+        """Return whether a plan, loaded, holds the SLO at a rate."""
+        return self.run(plan, rate_per_s, loaded=True).holds(self.options.slo_share)
 
     def late_alone(self, plan: Plan | None = None) -> list[tuple[Kind, float]]:
         """Return the classes that miss their SLO alone on a plan, or on any, with seconds on the fastest replica."""

@@ -29,7 +29,8 @@ from strategies.strategy import Sampler
 
 COLUMNS: Final = ("height", "width", "frames", "steps", "gpus", "batch", "seconds")
 """Columns of a table of service times."""
-NONE: Final[Mapping[Any, Any]] = FrozenMapping()
+Batch = tuple[int, Shape, int]
+"""GPUs of a replica, and the shape and number of the requests that it runs together."""
 
 
 @dataclass(eq=False)
@@ -38,26 +39,26 @@ class Site(Service):
 
     Attributes:
         name: of the cluster; empty of a table.
-        samplers: name and parameters of the sampler of a replica, by its GPUs.
+        samplers: name and parameters of the sampler of a replica, by its GPUs, ascending.
         fastest: a request alone on each replica, simulated; none of a table.
         price: dollars a GPU-hour.
         runtime: the one that must run its replicas, where one is named.
         impossible: what cannot be, in words, as it was found.
-        results: of batches that were simulated, by GPUs, shape and requests.
+        results: of batches that were simulated.
         scale: factor on all seconds of a batch.
         most_batch: requests up to which all batches are known.
     """
 
     name: str
-    samplers: Mapping[int, tuple[str, Mapping[str, Any]]]
     per_node: int
-    fastest: Mapping[int, Result] = NONE
+    samplers: dict[int, tuple[str, Mapping[str, Any]]]
+    fastest: dict[int, Result] = field(default_factory=dict)
     price: float | None = None
     runtime: str | None = None
     impossible: dict[str, None] = field(default_factory=dict)
-    results: dict[tuple[int, Shape, int], Result] = field(default_factory=dict)
+    results: dict[Batch, Result] = field(default_factory=dict)
     scale: float = 1.0
-    known: dict[tuple[int, Shape, int], Times] = field(default_factory=dict)
+    known: dict[Batch, Times] = field(default_factory=dict)
     most_batch: int = MOST_BATCH
 
     @abstractmethod
@@ -103,21 +104,84 @@ class Simulated(Site):
 
     Args:
         scenario: model, cluster and workload; requests change its shape, replicas its GPUs.
-        samplers: the sampler of replicas of so many GPUs.
-        fastest: a request alone on each, simulated.
+        points: the samplers of replicas by their GPUs, where they are known.
+        names: of the samplers to choose from; all without them.
+        held: parameters that samplers keep to.
+        runtime: the one that must run them, where one is named.
     """
 
     def __init__(
         self,
         scenario: SamplingScenario,
-        samplers: Mapping[int, Sampler],
-        fastest: Mapping[int, Result] = NONE,
+        points: Mapping[int, Sampler] = FrozenMapping(),
+        names: Sequence[str] | None = None,
+        held: Mapping[str, Any] = FrozenMapping(),
+        runtime: str | None = None,
     ) -> None:
-        named = {gpus: (of.name, parameters_of(of)) for gpus, of in samplers.items()}
-        super().__init__(scenario.cluster.name, named, scenario.cluster.devices_per_node, fastest)
+        super().__init__(scenario.cluster.name, scenario.cluster.devices_per_node, {}, runtime=runtime)
+        self.scenario, self.names, self.held = scenario, names, held
         self.parts: tuple[str, ...] = PARTS
-        self.scenario, self.points = scenario, samplers
-        self.moves: dict[Shape, float] = {}
+        self.points: dict[int, Sampler] = {}
+        for gpus, sampler in points.items():
+            self._use(gpus, sampler)
+
+    def _use(self, gpus: int, sampler: Sampler) -> None:
+        """Let a sampler run replicas of so many GPUs."""
+        self.points[gpus], self.samplers[gpus] = sampler, (sampler.name, parameters_of(sampler))
+
+    def choose_samplers(self, shape: Shape, largest: Shape, degrees: Sequence[int], *, staged: bool) -> None:
+        """Let the fastest sampler of a shape run the replicas of each number of GPUs, ascending.
+
+        It is the fastest of those with room for the largest shape of all, if any has. Where stages are on GPUs of their
+        own, a GPU alone need not hold the whole model.
+
+        Raises:
+            InfeasibleError: none fits on any.
+        """
+        refused: list[InputError] = []
+        for gpus in degrees:
+            best = None
+            try:
+                best = self._best_sampler(shape, largest, gpus)
+            except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
+                refused.append(error)
+            if best is not None and best.source is not None:
+                self.fastest[gpus] = best
+                self._use(gpus, cast("Sampler", best.source.strategy))
+            elif staged and gpus == 1:
+                self._use(1, make("single", {}))
+                self.fastest[1] = self.result(1, shape)
+            else:
+                self.impossible[f"a replica of {counted(gpus, 'GPU')}: no sampler fits"] = None
+        if not self.fastest and len(refused) == len(degrees):
+            raise refused[0]
+        if not self.fastest:
+            model, sizes = self.scenario.model.name, " or ".join(counted(gpus, "GPU") for gpus in degrees)
+            raise InfeasibleError(f"no sampler of {model} fits on {sizes} of {self.name}, one replica")
+
+    def _best_sampler(self, shape: Shape, largest: Shape, gpus: int) -> Result | None:
+        """Return what a sweep recommends for one request of a shape on exactly so many GPUs; None where nothing fits.
+
+        The image is the one that a single GPU draws, unless samplers are named. What lacks room for the largest shape
+        is passed over, unless all do.
+        """
+        there, first = at_shape(self.scenario, shape, gpus, 1), None
+        points = tuple(
+            point
+            for point in swept_points(there, self.names, self.held, self.runtime)
+            if point.num_gpus == gpus and (self.names is not None or is_exact(point, there))
+        )
+        while points:
+            sweep = Sweep(there, "latency", points, top=1, held=self.held, runtime=self.runtime)
+            sweep = run_sweep(sweep, workers=1)
+            if (best := sweep.best_point()) is None:
+                break
+            result = sweep.result_of(best)
+            first, alone = first or result, Simulated(self.scenario, {gpus: cast("Sampler", best.strategy)})
+            if largest == shape or alone.run_s(gpus, largest) < inf:
+                return result
+            points = tuple(of for of in points if of.strategy != best.strategy)
+        return first
 
     def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
         """Return the seconds of a batch on so many GPUs, which hold the weights of their parts."""
@@ -168,18 +232,17 @@ class Simulated(Site):
 
     def handover_s(self, gpus: int, shape: Shape) -> float:
         """Return the seconds in which the latents of a request reach other GPUs of its node."""
-        if shape not in self.moves:
-            scene, link = at_shape(self.scenario, shape, 1, 1), self.scenario.cluster.intra_node
-            self.moves[shape] = scene.latent_bytes / link.bandwidth_bytes_per_s + link.latency_s
-        return self.moves[shape]
+        scene, link = self.scenario, self.scenario.cluster.intra_node
+        size = scene.remember(("latents", shape), lambda: at_shape(scene, shape, 1, 1).latent_bytes)
+        return size / link.bandwidth_bytes_per_s + link.latency_s
 
 
 class Tabled(Site):
     """Service times as they were measured: seconds of a batch by shape, GPUs and requests; nothing moves."""
 
-    def __init__(self, rows: Mapping[tuple[int, Shape, int], float], source: str) -> None:
+    def __init__(self, rows: Mapping[Batch, float], source: str) -> None:
         sizes = sorted({gpus for gpus, *_ in rows})
-        super().__init__("", {gpus: ("measured", {}) for gpus in sizes}, max(sizes, default=1))
+        super().__init__("", max(sizes, default=1), {gpus: ("measured", {}) for gpus in sizes})
         self.rows, self.source = rows, source
         cases = {(gpus, shape) for gpus, shape, _ in rows}
         self.most_batch = 1
@@ -197,7 +260,7 @@ class Tabled(Site):
 
 def read_service(path: Path) -> Tabled:
     """Return the service times of a table."""
-    rows: dict[tuple[int, Shape, int], float] = {}
+    rows: dict[Batch, float] = {}
     for row in read_rows(path, COLUMNS):
         height, width, frames, steps, gpus, batch = (row.integer(name, minimum=1) for name in COLUMNS[:-1])
         key = gpus, Shape(height, width, frames, steps), batch
@@ -223,77 +286,3 @@ def at_shape(scenario: SamplingScenario, shape: Shape, gpus: int, batch: int) ->
 def frames_of(scenario: SamplingScenario) -> int:
     """Return the frames of what a scenario draws."""
     return scenario.workload.frames or scenario.model.frames
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A scenario of sampling, the samplers to look at, all without names, what is held fixed, and a runtime."""
-
-    scenario: SamplingScenario
-    names: tuple[str, ...] | None = None
-    held: Mapping[str, Any] = NONE
-    runtime: str | None = None
-
-
-def simulated(
-    asked: Asked, shape: Shape, largest: Shape, degrees: Sequence[int], *, staged: bool
-) -> Simulated:
-    """Return a cluster with the fastest sampler of a shape on each number of GPUs.
-
-    It is the fastest of those with room for the largest shape of all, if any has. Where stages are on GPUs of their
-    own, a GPU alone need not hold the whole model.
-
-    Raises:
-        InfeasibleError: none fits on any.
-    """
-    fastest, samplers = dict[int, Result](), dict[int, Any]()
-    refused: list[InputError] = []
-    for gpus in degrees:
-        try:
-            best = _best_sampler(asked, shape, largest, gpus)
-        except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
-            refused.append(error)
-            continue
-        if best is not None and best.source is not None:
-            fastest[gpus], samplers[gpus] = best, best.source.strategy
-    if len(refused) == len(degrees):
-        raise refused[0]
-    if not (fastest or staged):
-        model, cluster = asked.scenario.model.name, asked.scenario.cluster.name
-        sizes = " or ".join(counted(gpus, "GPU") for gpus in degrees)
-        raise InfeasibleError(f"no sampler of {model} fits on {sizes} of {cluster}, one replica")
-    if staged and 1 not in samplers:
-        samplers = {1: make("single", {}), **samplers}
-    site = Simulated(asked.scenario, samplers, fastest)
-    site.runtime = asked.runtime
-    if staged and 1 not in fastest:
-        fastest[1] = site.result(1, shape)
-    lacking = [counted(gpus, "GPU") for gpus in degrees if gpus not in samplers]
-    site.impossible |= dict.fromkeys(f"a replica of {words}: no sampler fits" for words in lacking)
-    return site
-
-
-def _best_sampler(asked: Asked, shape: Shape, largest: Shape, gpus: int) -> Result | None:
-    """Return what a sweep recommends for one request of a shape on exactly so many GPUs; None where nothing fits.
-
-    The image is the one that a single GPU draws, unless samplers are named. What lacks room for the largest shape is
-    passed over, unless all do.
-    """
-    there, first = at_shape(asked.scenario, shape, gpus, 1), None
-    points = tuple(
-        point
-        for point in swept_points(there, asked.names, asked.held, asked.runtime)
-        if point.num_gpus == gpus and (asked.names is not None or is_exact(point, there))
-    )
-    while points:
-        sweep = run_sweep(
-            Sweep(there, "latency", points, top=1, held=asked.held, runtime=asked.runtime), workers=1
-        )
-        if (best := sweep.best_point()) is None:
-            break
-        result = sweep.result_of(best)
-        first, site = first or result, Simulated(asked.scenario, {gpus: cast("Sampler", best.strategy)})
-        if largest == shape or site.run_s(gpus, largest) < inf:
-            return result
-        points = tuple(of for of in points if of.strategy != best.strategy)
-    return first

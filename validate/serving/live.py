@@ -18,11 +18,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.errors import InputError
-from sim.serving.fleet import Law, Plan, Pool, Replay
+from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load
 from strategies.policy import Job, Shape
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.running.sampling.settings import Settings
+from validate.serving.mlperf import Law
 from validate.tables import Section, print_sections, signed
 
 LOADS: Final = (0.5, 0.7, 0.9)

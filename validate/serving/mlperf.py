@@ -9,8 +9,9 @@ Arrivals are LoadGen's own: a Poisson process whose seed is the same for all sub
 predicted with the arrivals it had. The seed reproduces the printed rate of arrivals of every run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,9 +21,9 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
-from sim.serving.fleet import Law, Plan, Pool, Replay
+from sim.serving.fleet import Plan, Pool, Replay, Service
 from sim.serving.load import Kind, Load, Trace
-from strategies.policy import Shape
+from strategies.policy import Shape, Times
 from strategies.serving.batcher import Batcher
 from validate.published.records import TASKS, Published, Record, Standing
 from validate.tables import Section, percent, signed
@@ -59,6 +60,17 @@ HIGH: Final = 0.9
 SPREAD: Final = 0.02
 """Share by which the service rate of a draw may differ either way."""
 KINDS: Final = (Kind(1.0, Shape(1024, 1024, 1, 1)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Law(Service):
+    """Seconds of a batch of a shape by a law, whatever the GPUs."""
+
+    seconds: Callable[[Shape, int], float]
+
+    def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
+        """Return the seconds of a batch."""
+        return Times(0.0, self.seconds(shape, batch), 0.0)
 
 
 class ServerRun(NamedTuple):
