@@ -28,9 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     parser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
-    names = ("diffusionpipe", "pulse")
     extend = {
-        "paper": lambda paper: paper.add_argument("name", choices=names, help="of the paper"),
         "run": add_schedules,
         "sample": add_samplers,
     }
