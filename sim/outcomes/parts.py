@@ -40,6 +40,14 @@ class _Step(NamedTuple):
         return [time for span in spans for time in span]
 
 
+def _measured(trace: Trace, omitted: int) -> Measures | None:
+    """Return the measures of a trace with so many more steps as its last but one; None where that repeats no other."""
+    if not omitted:
+        return Measures.of(trace)
+    step = repeated_step(trace, Network(trace.plan.placement))
+    return step and in_turn((Measures.of(trace), step), (1, omitted))
+
+
 def repeated_step(trace: Trace, network: Network) -> Measures | None:
     """Return what the last step, or micro-batch, but one adds, memory aside; None where it does not repeat another."""
     before, step = _steps(trace)
@@ -155,7 +163,7 @@ def groups_of(strategy: AnyStrategy, scenario: AnyScenario) -> int:
     return scenario.workload.num_gpus // size
 
 
-def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:
+def _replay(variant: Variant, *, excerpt: bool) -> Iterator[Part]:
     """Yield the parts of a variant; of a sampler its phases, and the frozen components around them.
 
     Where one guidance group stands for all in a plan, the phase's own plan is of all, its measures are of one.
@@ -165,42 +173,38 @@ def _replay(variant: Variant, *, folded: bool, excerpt: bool) -> Iterator[Part]:
         point, there = cast(Strategy, strategy), cast(Scenario, scenario)
         few, those, omitted = point.excerpt(there) if excerpt else (point, there, 0)
         trace = replay(few, those)
-        step = repeated_step(trace, Network(trace.plan.placement)) if omitted else None
-        if omitted and step is None:
+        if (measures := _measured(trace, omitted)) is None:
             trace = replay(point, there)
-        measures = Measures.of(trace) if step is None else in_turn((Measures.of(trace), step), (1, omitted))
+            measures = Measures.of(trace)
         yield Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
         return
-    first = strategy.folded_phases(scenario, excerpt=excerpt) if folded else strategy.phases(scenario)
+    first = strategy.folded_phases(scenario, excerpt=True) if excerpt else strategy.phases(scenario)
     written, networks = {phase.name: phase.plan for phase in first}, dict[int, Network]()
     for phase in with_frozen(scenario, tuple(map(unfolded, first)), strategy.guidance_groups(scenario)):
-        plan, omitted = written.get(phase.name, phase.plan), phase.omitted
+        plan = written.get(phase.name, phase.plan)
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)
-        step = repeated_step(trace, network) if omitted else None
-        if omitted and step is None:  # no step repeats another so early
+        if (measures := _measured(trace, phase.omitted)) is None:  # no step repeats another so early
             plan = next(of.plan for of in strategy.folded_phases(scenario) if of.name == phase.name)
             trace = simulate(plan, network)
-        measures = Measures.of(trace) if step is None else in_turn((Measures.of(trace), step), (1, omitted))
+            measures = Measures.of(trace)
         yield Part(variant, phase, trace, measures)
 
 
 @no_collection()
-def replay_parts(
-    strategy: AnyStrategy, scenario: AnyScenario, *, folded: bool = False, excerpt: bool = False
-) -> list[Part]:
+def replay_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpt: bool = False) -> list[Part]:
     """Return all parts of a point, replayed.
 
-    With ``folded`` one guidance group stands for all where they are alike; with ``excerpt`` of steps that repeat one
-    another, or micro-batches, only the first are replayed.
+    With ``excerpt`` one guidance group stands for all where they are alike, and of steps that repeat one another, or
+    micro-batches, only the first are replayed.
     """
-    each = (_replay(one, folded=folded, excerpt=excerpt) for one in variants(strategy, scenario))
+    each = (_replay(one, excerpt=excerpt) for one in variants(strategy, scenario))
     return list(chain.from_iterable(each))
 
 
 def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
     """Return all parts of a point with their measures, replayed no further than needed."""
-    return replay_parts(strategy, scenario, folded=True, excerpt=True)
+    return replay_parts(strategy, scenario, excerpt=True)
 
 
 def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:

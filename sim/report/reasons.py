@@ -17,7 +17,7 @@ from profiles.software.stacks import in_graphs
 from profiles.units import GB
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
+from sim.outcomes.parts import Part, main_part, measured_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import MESSAGE, Way, awaited_s, between_nodes, collective_s, members
@@ -94,7 +94,7 @@ def account_of(result: Result) -> Account:
 
     @cache
     def main() -> Part:
-        return main_part(replay_parts(strategy, scenario, folded=True))
+        return main_part(measured_parts(strategy, scenario))
 
     account, stepped = split_of(strategy, scenario, result, main)
     reasons = (
