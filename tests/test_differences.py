@@ -15,7 +15,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
 from sim.explore.records import NamedRows, read_records
-from sim.report.comparisons import compare_records as compare
+from sim.report.comparisons import compare
 from sim.report.frames import write_rows
 
 ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}
@@ -75,8 +75,8 @@ def test_a_changed_cluster_is_named_and_the_points_that_moved_with_it(folder, en
 def test_of_several_questions_those_asked_in_both_are_compared(folder, tmp_path):
     both = tmp_path / "both.sqlite"
     assert main(["merge", str(both), str(folder / "before.sqlite"), str(folder / "batch.sqlite")]) == 0
-    (comparison,), before, after = compare(both, folder / "before.sqlite")
-    assert "batch_size 16" in comparison.words
+    (comparison,), before, after, _ = compare(both, folder / "before.sqlite")
+    assert "batch_size 16" in comparison.before.words
     assert ["batch_size 32" in words for words in before] == [True]
     assert after == []
     other = tmp_path / "other.sqlite"
@@ -90,7 +90,7 @@ def test_a_sweep_is_one_question_however_many_gpus_of_a_point_divide_its_vae(tmp
     for name, count in (("two", 2), ("four", 4)):
         sweep = sim.sweep("pixart", store=tmp_path / f"{name}.sqlite", vae_parallel=count, **asked)
         write_rows(sweep, tmp_path / f"{name}.csv")
-        (comparison,), *alone = compare(tmp_path / f"{name}.sqlite", tmp_path / f"{name}.csv")
+        (comparison,), *alone, _ = compare(tmp_path / f"{name}.sqlite", tmp_path / f"{name}.csv")
         assert (alone, comparison.differing, comparison.moved) == ([[], []], {}, [])
         assert comparison.same == sum(row["status"] == "simulated" for row in sweep.rows())
     (comparison,), *_ = compare(tmp_path / "two.sqlite", tmp_path / "four.sqlite")
@@ -106,14 +106,16 @@ def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, t
     err = capsys.readouterr().err
     assert f"{both} holds 2 questions: {keys[0]} (content of cluster " in err
     assert "in the same words, of other inputs: choose with --question KEY" in err
-    (same,), *_ = compare(both, before, [keys[0]])
+    (same,), *_ = compare(both, before, question=keys[0])
     assert (same.differing, same.moved) == ({}, [])
     assert main(["compare", str(both), str(folder / "after.sqlite"), "--question", keys[1][:6]]) == 0
     assert "the same is asked, of the same inputs" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"^question is 0z, but .*both.sqlite holds 2 questions: "):
-        compare(both, before, ["0z"])
+        compare(both, before, question="0z")
     assert main(["compare", str(both), str(before), "--question", ""]) == 2
-    assert "--question is '', must be the beginnings of keys, with commas between" in capsys.readouterr().err
+    assert (
+        "--question is [''], must be the beginnings of keys, with commas between" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

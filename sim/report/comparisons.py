@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import InputError, counted, shown
 from sim.explore.records import CODE, Key, NamedRows, Recorded, cell, read_records
@@ -17,6 +16,7 @@ from sim.report.blocks import WIDEST, Block, Column, Table, html, text
 from sim.report.frames import rows
 from sim.report.numbers import timed
 
+K = TypeVar("K")
 CHOOSE: Final = "choose with `question` KEY, or KEY,KEY for one of each file"
 
 
@@ -34,7 +34,7 @@ class Moved(NamedTuple):
         return self.after_s / self.before_s - 1 if self.before_s else 0.0
 
 
-def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+def _pairs(before: Mapping[K, str], after: Mapping[K, str]) -> dict[K, tuple[str | None, str | None]]:
     """Return the values that differ between two mappings, before and after."""
     keys = before.keys() | after.keys()
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
@@ -43,7 +43,6 @@ def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tup
 class Comparison(NamedTuple):
     """Two records of one question."""
 
-    words: str
     before: Recorded
     after: Recorded
 
@@ -73,13 +72,10 @@ class Comparison(NamedTuple):
     @property
     def moved(self) -> list[Moved]:
         """The points simulated in both that take another time, the largest change first."""
-        before, after = self.before, self.after
-        both = [
-            Moved(key, of.seconds or 0.0, to.seconds or 0.0, (rank, after.ranks[key]))
-            for key, rank in before.ranks.items()
-            if key in after.ranks
-            for of, to in [(before.points[key], after.points[key])]
-        ]
+        both = []
+        for key in self.before.ranks.keys() & self.after.ranks.keys():
+            before_s, after_s = (of.points[key].seconds or 0.0 for of in self)
+            both.append(Moved(key, before_s, after_s, (self.before.ranks[key], self.after.ranks[key])))
         moved = [one for one in both if one.before_s != one.after_s]
         return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))
 
@@ -96,27 +92,25 @@ class Comparison(NamedTuple):
     @property
     def winners(self) -> list[Key | None]:
         """The recommended points, before and after; the fastest where a store does not say which."""
-        return [of.winner(fastest=self.stored) for of in (self.before, self.after)]
+        return [of.winner(fastest=self.stored) for of in self]
 
     @property
     def turned(self) -> dict[str, int]:
         """Counts of points whose status changed; bounds that one alone knows, or a store's, are no change."""
-        sides = [{key: of.status for key, of in side.points.items()} for side in (self.before, self.after)]
-        pairs = ([side.get(key, "not there") for side in sides] for key in sides[0].keys() | sides[1].keys())
+        before, after = ({key: of.status for key, of in side.points.items()} for side in self)
+        pairs = [(a or "not there", b or "not there") for a, b in _pairs(before, after).values()]
         less = {"bounded", "simulated" if self.stored else "not there", "not there"}
-        turned = (
-            pair for pair in pairs if pair[0] != pair[1] and not ("bounded" in pair and less.issuperset(pair))
-        )
+        turned = (pair for pair in pairs if "bounded" not in pair or not less.issuperset(pair))
         return dict(sorted(Counter(map(" -> ".join, turned)).items()))
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
         return {
-            "question": self.words,
+            "question": self.before.words,
             "differing": {key: list(pair) for key, pair in self.differing.items()},
             "winners": [
                 key and {**_key_json(key), "seconds": of.points[key].seconds}
-                for key, of in zip(self.winners, (self.before, self.after), strict=True)
+                for key, of in zip(self.winners, self, strict=True)
             ],
             "same": self.same,
             "turned": self.turned,
@@ -135,29 +129,7 @@ def _tried(record: Recorded) -> dict[str, str]:
 
 
 def _key_json(key: Key) -> dict[str, Any]:
-    return {"strategy": key.strategy, "num_gpus": key.num_gpus, "parameters": dict(key.parameters)}
-
-
-def compare_records(
-    before: Path | NamedRows, after: Path | NamedRows, keys: Sequence[str] = ()
-) -> tuple[list[Comparison], list[str], list[str]]:
-    """Return comparisons of the questions of two sources, and the questions that one of the two alone has.
-
-    ``keys`` are beginnings of the keys of the questions to look at; by default all.
-    """
-    if "" in keys:
-        rule = "must be the beginnings of keys, with commas between"
-        raise InputError(f"`question` is {shown(','.join(keys))}, {rule}")
-    one, other = (_chosen(source, keys) for source in (before, after))
-    if len(one) == len(other) == 1:
-        return [Comparison(one[0].words, one[0], other[0].under(one[0]))], [], []
-    pairs = [(record, twin) for record in one for twin in other if record.asked == twin.asked]
-    if not pairs:
-        counts = f"{before} holds {_listed(one)} and {after} {_listed(other)}"
-        raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
-    asked = [record.asked for record, _ in pairs]
-    first, last = ([of.words for of in each if of.asked not in asked] for each in (one, other))
-    return [Comparison(record.words, record, twin.under(record)) for record, twin in pairs], first, last
+    return key._asdict() | {"parameters": dict(key.parameters)}
 
 
 def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
@@ -190,8 +162,7 @@ Comparable = str | PathLike[str] | Sweep | Scaling | Result
 """A file, or a result of ``sweep`` or ``run``."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Compared:
+class Compared(NamedTuple):
     """Changes between two stores, sweeps or results; prints itself.
 
     Attributes:
@@ -204,10 +175,8 @@ class Compared:
     only_after: Sequence[str]
     names: tuple[str, str] = ("before", "after")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text(*self.blocks, width=WIDEST, wrap=False)
-
-    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the same, in a notebook."""
@@ -241,11 +210,24 @@ def compare(before: Comparable, after: Comparable, *, question: str | Sequence[s
     Raises:
         InputError: one is none of these, a file cannot be read, or they have no question in common.
     """
-    keys = question.split(",") if isinstance(question, str) else question
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise InputError(f"`question` is {shown(question)}, must be the beginnings of keys")
-    one, other = _source("before", before), _source("after", after)
-    return Compared(*compare_records(one, other, keys), (str(one), str(other)))
+    keys = question.split(",") if isinstance(question, str) and question else question
+    if not isinstance(keys, Sequence) or not all(isinstance(key, str) and key for key in keys):
+        raise InputError(
+            f"`question` is {shown(question)}, must be the beginnings of keys, with commas between"
+        )
+    sources = _source("before", before), _source("after", after)
+    names = str(sources[0]), str(sources[1])
+    one, other = (_chosen(source, keys) for source in sources)
+    if len(one) == len(other) == 1:
+        return Compared([Comparison(one[0], other[0].under(one[0]))], [], [], names)
+    pairs = [(record, twin) for record in one for twin in other if record.asked == twin.asked]
+    if not pairs:
+        counts = f"{names[0]} holds {_listed(one)} and {names[1]} {_listed(other)}"
+        raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
+    asked = [record.asked for record, _ in pairs]
+    first, last = ([of.words for of in each if of.asked not in asked] for each in (one, other))
+    questions = [Comparison(record, twin.under(record)) for record, twin in pairs]
+    return Compared(questions, first, last, names)
 
 
 def _source(name: str, answer: object) -> Path | NamedRows:
@@ -263,10 +245,12 @@ def _source(name: str, answer: object) -> Path | NamedRows:
 
 def _blocks(one: Comparison) -> Iterator[Block]:
     """Yield the changes of a question, its winners, and the points that moved most."""
-    yield one.words
+    yield one.before.words
     yield from (f"  {line}" for line in _reasons(one))
-    pairs = zip(one.winners, (one.before, one.after), strict=True)
-    best = (f"{key} ({_timed(of, of.points[key].seconds)})" if key else "none" for key, of in pairs)
+    best = (
+        f"{key} ({_timed(of, of.points[key].seconds)})" if key else "none"
+        for key, of in zip(one.winners, one, strict=True)
+    )
     winners = " -> ".join(dict.fromkeys(best))
     word = "best of each" if "objective" in one.differing else "fastest" if one.stored else "best"
     yield f"  {word}: {winners}"
