@@ -61,6 +61,14 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy
 
+AnyModel = str | Model | AnyScenario
+"""A model's name, a model folder, a model, or a whole scenario."""
+Method = str | AnyStrategy | type[AnyStrategy]
+"""A strategy's name, its class, or one with its parameters."""
+Place = str | Cluster | None
+"""A cluster's name, a cluster file, or a cluster; None: the default."""
+Software = str | Stack | None
+"""A stack's name, a stack file, or a stack; None: the default."""
 Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
 """Strategies that a sweep looks at: names, with commas or as a list, or classes."""
 
@@ -71,12 +79,12 @@ SWEEPING: Final = (
 
 
 def run(
-    model: str | Model | AnyScenario,
-    strategy: str | AnyStrategy | type[AnyStrategy],
-    cluster: str | Cluster | None = None,
+    model: AnyModel,
+    strategy: Method,
+    cluster: Place = None,
     gpus: int | None = None,
     *,
-    stack: str | Stack | None = None,
+    stack: Software = None,
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
@@ -130,13 +138,13 @@ def _leaves_open(options: dict[str, Any], runtime: str | None) -> bool:
 
 
 def calibrate(
-    model: str | Model | AnyScenario,
-    strategy: str | AnyStrategy | type[AnyStrategy],
-    cluster: str | Cluster | None = None,
+    model: AnyModel,
+    strategy: Method,
+    cluster: Place = None,
     gpus: int | None = None,
     *,
     measured: NumberSource,
-    stack: str | Stack | None = None,
+    stack: Software = None,
     **options: Any,  # noqa: ANN401
 ) -> MeasuredRun:
     """Find the factor by which compute must be scaled for a run to take as long as it was measured to take.
@@ -160,12 +168,12 @@ def calibrate(
 
 def balance(
     model: str | Model,
-    strategy: str | AnyStrategy | type[AnyStrategy],
-    cluster: str | Cluster | None = None,
+    strategy: Method,
+    cluster: Place = None,
     gpus: int | None = None,
     *,
     shapes: str | PathLike[str],
-    stack: str | Stack | None = None,
+    stack: Software = None,
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
@@ -213,9 +221,9 @@ def sweep(model: Any, cluster: Any = None, gpus: Any = None, *, price: Any, **op
 
 @overload
 def sweep(
-    model: str | Model | AnyScenario, cluster: str | Cluster | None = None, gpus: int | None = None, *,
+    model: AnyModel, cluster: Place = None, gpus: int | None = None, *,
     strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,
-    stack: str | Stack | None = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
+    stack: Software = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
     runtime: str | None = None, top: int = TOP, exhaustive: bool = False, **options: Any,  # noqa: ANN401
 ) -> Sweep: ...  # fmt: skip
 
@@ -225,22 +233,18 @@ def sweep(model: Any, cluster: list[Any] | tuple[Any, ...], gpus: Any = None, **
 
 
 @overload
-def sweep(model: Any, cluster: Any = None, *, gpus: Iterable[int], **options: Any) -> Scaling: ...  # noqa: ANN401
-
-
-@overload
-def sweep(model: Any, cluster: Any, gpus: Iterable[int], **options: Any) -> Scaling: ...  # noqa: ANN401
+def sweep(model: Any, cluster: Any = None, gpus: Iterable[int] = (), **options: Any) -> Scaling: ...  # noqa: ANN401
 
 
 def sweep(
-    model: str | Model | AnyScenario,
+    model: AnyModel,
     cluster: Any = None,
     gpus: Any = None,
     *,
     strategy: Contenders | None = None,
     task: str | None = None,
     objective: str | None = None,
-    stack: str | Stack | None = None,
+    stack: Software = None,
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
@@ -328,14 +332,14 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
 
 
 def start_sweep(
-    model: str | Model | AnyScenario,
-    cluster: str | Cluster | None = None,
+    model: AnyModel,
+    cluster: Place = None,
     gpus: int | None = None,
     *,
     strategy: Contenders | None = None,
     task: str | None = None,
     objective: str | None = None,
-    stack: str | Stack | None = None,
+    stack: Software = None,
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
@@ -378,13 +382,13 @@ def _contenders(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]
 
 
 def schedule(
-    strategy: str | AnyStrategy | type[AnyStrategy],
-    model: str | Model | AnyScenario | None = None,
-    cluster: str | Cluster | None = None,
+    strategy: Method,
+    model: AnyModel | None = None,
+    cluster: Place = None,
     gpus: int | None = None,
     *,
     format: str = "text",  # the flag's name
-    stack: str | Stack | None = None,
+    stack: Software = None,
     **options: Any,  # noqa: ANN401
 ) -> Schedule:
     """Return the order of a strategy; of a sampler, all steps of a run with their exchanges.
@@ -426,7 +430,7 @@ def serve(
     *,
     strategy: Contenders | None = None,
     policy: str | Policy | type[Policy] | Sequence[Any] | None = None,
-    stack: str | Stack | None = None,
+    stack: Software = None,
     measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,

@@ -3,5 +3,4 @@
 from sim.report.plots.charts import save_figure as save_figure
 from sim.report.plots.serving import *
 from sim.report.plots.space import *
-from sim.report.plots.sweep import *
 from sim.report.plots.timeline import *

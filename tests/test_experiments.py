@@ -79,7 +79,7 @@ def test_from_python_an_experiment_is_keywords(elsewhere):
     assert question["batch_size"] == 64
     result = sim.run(**question)
     assert result.options["link"] == "intra=150GB/s"
-    again = sim.load_experiment(write(elsewhere, result.experiment, "again.toml"))
+    again = sim.load_experiment(write(elsewhere, json.dumps(result.to_json()), "again.toml"))
     assert sim.run(**again).to_json() == result.to_json()
 
 

@@ -16,8 +16,7 @@ from sim import plots
 from sim.outcomes.parts import replay, replay_parts
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.report.plots.space import ScalingInfo, Winner, WinnersInfo
-from sim.report.plots.sweep import SweepPoint
+from sim.report.plots.space import ScalingInfo, SweepPoint, Winner, WinnersInfo
 from sim.report.plots.timeline import bar_kinds
 from strategies.registry import make as make_sampler
 from strategies.registry import make as make_strategy

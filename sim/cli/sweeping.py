@@ -142,7 +142,7 @@ def _draw(options: argparse.Namespace, clusters: Clusters, remark: str) -> None:
     answer, chosen = clusters.leading, clusters.leading.chosen
     if options.plot is not None:
         from sim.report.plots.charts import save_figure
-        from sim.report.plots.sweep import plot_sweep
+        from sim.report.plots.space import plot_sweep
 
         title = "; ".join(filter(None, (chosen.title, answer.choice)))
         figure = plot_sweep(chosen.rows(), title, chosen.scenario.cluster.device.memory_bytes)

@@ -9,12 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.architectures.models import model_names
-from profiles.errors import InputError
 from sim.explore import balance, scaling, sweep
 from sim.explore.points import Point
 from sim.explore.sweep import pareto_front
-from sim.inputs.experiments import as_toml
 from sim.outcomes import results
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
@@ -66,22 +63,6 @@ class Result(results.Result):  # noqa: D101  its base says what it is
     def account(self) -> Account:
         """Shares of compute, host, wire and idle in the GPUs' time, and ``reasons`` for them in words."""
         return account_of(self)
-
-    @property
-    def experiment(self) -> str:
-        """The question that gives the result again, as TOML for ``sim run --experiment``.
-
-        Raises:
-            InputError: the model is a value of one's own, which no name and no path gives again.
-        """
-        if (
-            self.source is not None
-            and not self.source.scenario.asked_model
-            and self.model not in model_names()
-        ):
-            rule = "a value that no file gives again: run its folder, such as the `output` of sim.count"
-            raise InputError(f"`model` is {self.model}, {rule}")
-        return as_toml(self.flags)
 
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
         """Plot the trace as a Gantt chart, on ``ax`` or on a new figure."""
@@ -153,10 +134,8 @@ class Sweep(_Swept, sweep.Sweep):  # noqa: D101  its base says what it is
     __slots__ = ()
     __doc__ = sweep.Sweep.__doc__
 
-    @property
-    def best(self) -> Result:
-        """The result of the best point."""
-        return Result.of(super().best)
+    best: Result
+    """The result of the best point."""
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
         """Return the result of the best point of a strategy, which is given by its name or its class."""
@@ -188,7 +167,7 @@ class Sweep(_Swept, sweep.Sweep):  # noqa: D101  its base says what it is
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
         """Plot speed against memory, on ``ax`` or on a new figure."""
-        from sim.report.plots.sweep import plot_sweep
+        from sim.report.plots.space import plot_sweep
 
         return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
 
@@ -209,25 +188,17 @@ class Scaling(_Swept, scaling.Scaling):
 
     __slots__ = ()
     sweeps: tuple[Sweep, ...]
+    chosen: Sweep
+    """The sweep on the knee's number of GPUs; on the most where nothing that is recommended fits."""
+    best: Result
+    """The best result by what the sweeps rank by, on any number of GPUs; ``knee.result`` is that at the knee.
+
+    Where time is ranked by, it is the result with the most samples per second.
+    """
 
     def __iter__(self) -> Iterator[Sweep]:
         """Return the sweeps, by number of GPUs."""
         return iter(self.sweeps)
-
-    @property
-    def chosen(self) -> Sweep:
-        """The sweep on the knee's number of GPUs; on the most where nothing that is recommended fits."""
-        chosen = super().chosen
-        assert isinstance(chosen, Sweep)
-        return chosen
-
-    @property
-    def best(self) -> Result:
-        """The best result by what the sweeps rank by, on any number of GPUs; ``knee.result`` is that at the knee.
-
-        Where time is ranked by, it is the result with the most samples per second.
-        """
-        return Result.of(super().best)
 
     def _repr_html_(self) -> str:
         """Return the verdict at the knee and the best on each number of GPUs, in a notebook."""
@@ -272,17 +243,12 @@ class Clusters(_Swept, scaling.Clusters):
 
     __slots__ = ()
     scalings: tuple[Scaling, ...]
+    leading: Scaling
+    """The best cluster; the last where nothing that is recommended fits on any."""
 
     def __iter__(self) -> Iterator[Sweep]:
         """Return the sweeps, by cluster and by number of GPUs."""
         return chain.from_iterable(self.scalings)
-
-    @property
-    def leading(self) -> Scaling:
-        """The fastest cluster; the last where nothing that is recommended fits on any."""
-        leading = super().leading
-        assert isinstance(leading, Scaling)
-        return leading
 
     def _repr_html_(self) -> str:
         """Return the best on each cluster, in a notebook."""

@@ -32,7 +32,6 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.report.frames import rows
 from strategies.plans.traces import Trace
-from strategies.registry import every_strategy
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -207,13 +206,8 @@ RECOMMENDED: Final = "recommended"
 
 def strategy_look(name: str) -> tuple[str, str]:
     """Return the colour and the marker of a strategy; those of other packages share a colour."""
-    known = LOOKS["strategies"]
-    if name in known:
-        colour, marker = known[name]
-        return colour, marker
-    brought = [other for other in every_strategy() if other not in known]
-    number = brought.index(name) if name in brought else len(brought)
-    return OTHERS, MARKERS[number % len(MARKERS)]
+    colour, marker = LOOKS["strategies"].get(name, (OTHERS, MARKERS[sum(name.encode()) % len(MARKERS)]))
+    return colour, marker
 
 
 def label_of(name: str, *, seams: bool) -> str:
@@ -223,23 +217,30 @@ def label_of(name: str, *, seams: bool) -> str:
 
 Drawable = Union[Sweep, Scaling, Result, "DataFrame", Iterable[Sweep | Scaling | Result | ChartRow]]
 """Sweeps, results, their rows, or a frame of these."""
+USUAL: Final = {"status": "simulated", "task": "train", "fits_memory": True, "recommended": True}
+"""Values of rows that do not have them."""
 SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
 def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
-    """Return the rows of something to be drawn, which have the keys of its axes; simulated ones also what it needs."""
+    """Return the rows of something to be drawn, which have the keys of its axes; simulated ones also what it needs.
+
+    Rows without a status are taken as simulated, fitting and recommended.
+    """
     if isinstance(drawable, str | Mapping) or not isinstance(drawable, Iterable | Result):
         raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
     one = isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "columns")
     items: Iterable[Any] = (drawable,) if one else drawable  # type: ignore[assignment]
-    points: list[ChartRow] = [{**(row.get("options") or {}), **row} for item in items for row in _rows(item)]
+    points: list[ChartRow] = [
+        {**USUAL, **(row.get("options") or {}), **row} for item in items for row in _rows(item)
+    ]
     for row in points:
         for name, key in axes.items():
             if key not in row:
                 near = near_or_all(str(key), list(row))
                 raise InputError(f"{name} is {shown(key)}, which a row lacks; {near}")
         for key in needs:
-            if row.get(key) is None and row.get("status", "simulated") == "simulated":
+            if row.get(key) is None and row["status"] == "simulated":
                 raise InputError(f"a row lacks {key}: give results as they are")
     return points
 

@@ -18,7 +18,7 @@ from sim.report.descriptions import LETTERS, Tried, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import PER_SECOND, band, duration
 from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.sweep import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
+from sim.report.plots.space import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from strategies.plans.actions import FrozenAction, PatchAction, StageAction
 from strategies.plans.traces import Trace
