@@ -4,6 +4,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from itertools import compress
@@ -282,3 +283,10 @@ class Panelled(ABC):
     def markdown(self) -> str:
         """Return the answer as a Markdown list."""
         return markdown(self.panel)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Panelled):
+    """An answer that is a panel."""
+
+    panel: Panel

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -17,7 +17,7 @@ from sim.explore.legality import case_of, is_unknown, left_out, runtimes_of
 from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result, Source
 from sim.outcomes.tasks import TASKS, Task
-from sim.report.blocks import Block, Column, Line, Panel, Panelled, Table
+from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
 from strategies.plans.workloads import ONE_DRAW, SEQUENTIAL
@@ -46,18 +46,6 @@ def panel_of(result: Result) -> Panel:
     start = "; start it by `sim launch` with the same flags" if result.fits_memory else ""
     lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result, start)]
     return Panel(f"{result.title}, {_question(result)}", lines)
-
-
-@dataclass(frozen=True, slots=True)
-class RunVerdict(Panelled):
-    """A result in words."""
-
-    result: Result
-
-    @property
-    def panel(self) -> Panel:
-        """The result as a panel."""
-        return panel_of(self.result)
 
 
 def result_lines(result: Result, account: Account) -> Iterator[Line]:

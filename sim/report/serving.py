@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil, floor, inf
 from typing import Final
@@ -13,7 +12,7 @@ from profiles.errors import counted, flag_of, flag_value
 from profiles.software.runtimes import find_runtime
 from sim.explore.legality import OF_PIPELINES, runtimes_of
 from sim.outcomes.results import Result
-from sim.report.blocks import Block, Column, Command, Line, Panel, Panelled, Table, html
+from sim.report.blocks import Answer, Block, Column, Command, Line, Panel, Table, html
 from sim.report.numbers import plain, rounded, sample_words
 from sim.report.page import FROM, Headline, Part, page_text, provenance
 from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origin_lines
@@ -28,15 +27,8 @@ SURE: Final = 3.0
 """Requests without a miss, times the share that may, from which 95 of 100 draws hold: -ln 0.05 (the rule of three)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServingVerdict(Panelled):
-    """What a fleet gives, best plan first; it prints itself."""
-
-    panel: Panel
-
-
-def verdict_of_serving(serving: Serving) -> ServingVerdict:
-    """Return the verdict of an answer.
+def verdict_of_serving(serving: Serving) -> Answer:
+    """Return the verdict on plans: the best, what it gives, why, and how far to trust it.
 
     Raises:
         InfeasibleError: no plan is known.
@@ -53,7 +45,7 @@ def verdict_of_serving(serving: Serving) -> ServingVerdict:
             more = "; slower than said above" * (word == "runs in" and words.startswith("without "))
             nowhere = word == "runs in" and not starts(serving.best)
             lines.append((word, NO_RUNTIME_TODAY if nowhere else words + more))
-    return ServingVerdict(Panel(serving.title, lines))
+    return Answer(Panel(serving.title, lines))
 
 
 def starts(of: Outcome) -> bool:

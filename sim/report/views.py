@@ -16,13 +16,13 @@ from sim.outcomes import results
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from sim.report.balances import balance_blocks
-from sim.report.blocks import Panel, html
+from sim.report.blocks import Answer, Panel, html
 from sim.report.frames import frame_of, rows
 from sim.report.page import run_page, write_page, write_sweep_report
 from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
 from sim.report.reasons import Account, account_of
-from sim.report.results import RunVerdict
-from sim.report.serving import ServingVerdict, serving_blocks, serving_page, verdict_of_serving
+from sim.report.results import panel_of
+from sim.report.serving import serving_blocks, serving_page, verdict_of_serving
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from sim.serving import answers
 from sim.serving.outcomes import request_rows
@@ -52,12 +52,12 @@ class Result(results.Result):  # noqa: D101  its base says what it is
 
     def _repr_html_(self) -> str:
         """Return the result as ``sim run`` says it, in a notebook."""
-        return html(self.verdict.panel)
+        return html(panel_of(self))
 
     @property
-    def verdict(self) -> RunVerdict:
+    def verdict(self) -> Answer:
         """The result as ``sim run`` says it; it prints itself."""
-        return RunVerdict(self)
+        return Answer(panel_of(self))
 
     @property
     def account(self) -> Account:
@@ -261,7 +261,7 @@ class Serving(answers.Serving):
     __slots__ = ()
 
     @property
-    def verdict(self) -> ServingVerdict:
+    def verdict(self) -> Answer:
         """The best plan, what it gives, why, and how far to trust it."""
         return verdict_of_serving(self)
 
