@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Self
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.models import Model
-from profiles.architectures.texts import with_text
 from profiles.costs.layers import ComponentCosts, TaskCosts
-from profiles.costs.resolutions import with_frames
+from profiles.costs.resolutions import with_frames, with_text
 from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls

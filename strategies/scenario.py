@@ -10,13 +10,12 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.architectures.models import Model
-from profiles.architectures.texts import with_text
 from profiles.costs.adapters import with_adapters
 from profiles.costs.bands import Band
 from profiles.costs.calibration import Calibration, MeasuredRun, check_same
 from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.costs.offloading import HostSide
-from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
+from profiles.costs.resolutions import in_words, resized, sides_of, with_frames, with_text
 from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words

@@ -5,7 +5,7 @@ from making import refused
 
 from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.architectures.texts import with_text
+from profiles.costs.resolutions import with_text
 from profiles.machines.clusters import load_cluster
 from strategies.patching.layer_runs import exchanged
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload

@@ -1,4 +1,4 @@
-"""Resolutions: which ones a model can have, and models at another resolution or number of frames than their files.
+"""Resolutions: which ones a model can have, and models at another resolution, or of other frames or texts.
 
 A model folder describes its reference. Elsewhere linear work, memory traffic and activations grow with the tokens,
 self-attention with their square; the number of kernels and the work of the text stay. More frames are more tokens;
@@ -6,7 +6,7 @@ an autoencoder that takes frames in turn makes more passes of the same size.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
@@ -15,7 +15,7 @@ import numpy as np
 
 from profiles.architectures.components import WORK, Component
 from profiles.architectures.extents import Extent
-from profiles.architectures.kernels import LayerKernels
+from profiles.architectures.kernels import DISPATCH, Kernel
 from profiles.architectures.models import Model, latent_frames
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import DiffusimNote, counted, shown, warn_caller, wrong
@@ -23,6 +23,8 @@ from profiles.machines.devices import Device
 from profiles.units import FloatArray
 
 SIDE: Final = re.compile(r"[1-9]\d{0,11}", re.ASCII)
+MAX_TEXT_TOKENS: Final = 4096
+"""Most tokens of a text: far more than text encoders read."""
 LINES: Final = {"480p": ("832x480",), "720p": ("1280x720", "1280x704"), "1080p": ("1920x1088",)}
 """Sizes of wide videos by name: a model's reference of such a height, else the first of whole multiples."""
 
@@ -173,31 +175,29 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
     """A component of ``latent`` times the latent frames, and ``work`` times the work that is not the text's."""
     text, image = component.text_tokens, component.image_tokens
     tokens = (work * image + text) / (image + text)
-    changed = replace(
-        _grown(component, tokens, latent, work, work), frames=round(component.frames * latent), passes=1
-    )
+    changed = replace(_grown(component, tokens, latent, work, work), frames=round(component.frames * latent))
     if component.passes > 1:  # it takes frames in turn
-        changed = replace(
-            changed,
-            passes=max(1, round(component.passes * work)),
-            layers=tuple(
-                replace(
-                    layer,
-                    kernels=round(tokens * layer.kernels),
-                    **{key: tokens * getattr(layer, key) for key in WORK},
-                )
-                for layer in component.layers
-            ),
-            kernels=_repeated(component.kernels, work),
-            half_kernels=_repeated(component.half_kernels, work),
+
+        def repeated(kernel: Kernel) -> Kernel:
+            return replace(kernel, count=max(1, round(work * kernel.count)))
+
+        layers = (
+            replace(
+                layer,
+                kernels=round(tokens * layer.kernels),
+                **{key: tokens * getattr(layer, key) for key in WORK},
+            )
+            for layer in component.layers
         )
+        passes = max(1, round(component.passes * work))
+        changed = replace(changed, passes=passes, layers=tuple(layers), **_kernels(component, repeated))
     return _with_times(changed, component, tokens, device)
 
 
-def _repeated(layers: LayerKernels, passes: float) -> LayerKernels:
-    return tuple(
-        tuple(replace(kernel, count=max(1, round(passes * kernel.count))) for kernel in of) for of in layers
-    )
+def _kernels(component: Component, change: Callable[[Kernel], Kernel]) -> dict[str, Any]:
+    """The kernels of a component in both precisions, each changed."""
+    both = {"kernels": component.kernels, "half_kernels": component.half_kernels}
+    return {key: tuple(tuple(map(change, of)) for of in layers) for key, layers in both.items()}
 
 
 def _resized(component: Component, extents: Mapping[str, Extent], device: Device) -> Component:
@@ -212,21 +212,50 @@ def _resized(component: Component, extents: Mapping[str, Extent], device: Device
 def _grown(component: Component, tokens: float, latent: float, work: float, width: float) -> Component:
     """A component of so many times the tokens, those of the latent image, work that is not the text's, and width."""
     growth = {"key_value": work, "reduce": work, "halo": width, "statistics": 1.0}
-    kernels, half_kernels = (
-        tuple(tuple(kernel.at(work) for kernel in of) for of in layers)
-        for layers in (component.kernels, component.half_kernels)
-    )
     return replace(
         component,
         image_tokens=round(component.image_tokens * latent),
         latent_bytes=component.latent_bytes * latent,
         layers=tuple(layer.grown(tokens) for layer in component.layers),
-        kernels=kernels,
-        half_kernels=half_kernels,
+        **_kernels(component, lambda kernel: kernel.at(work)),
         exchanges=tuple(
             replace(one, elements=round(one.elements * growth[one.kind])) for one in component.exchanges
         ),
     )
+
+
+def with_text(model: Model, tokens: int) -> Model:
+    """Return a model on texts of so many tokens; its text encoders, and what it was timed with, stay as they are."""
+    joint = [i for i in model.backbones if model.components[i].text_tokens]
+    if not joint:
+        raise wrong("text_tokens", f"is {tokens}, but no text passes through the layers of {model.name}")
+    components = tuple(
+        _of_text(component, tokens) if i in joint else component
+        for i, component in enumerate(model.components)
+    )
+    return replace(model, components=components, anchor_backbones=model.anchored)
+
+
+def _of_text(component: Component, tokens: int) -> Component:
+    before = component.text_tokens
+
+    def on_text(kernel: Kernel) -> Kernel:
+        """The kernel on the text: its rows and keys beside the image's change where there are enough for one."""
+        if kernel.kind == DISPATCH:
+            return kernel
+        sizes = {}
+        for key in ("m", "n") if kernel.image_n else ("m",):
+            image = getattr(kernel, f"image_{key}")
+            text = getattr(kernel, key) - image
+            sizes[key] = image + (round(text * tokens / before) if text >= before else text)
+        grown = sizes["m"] / kernel.m
+        moved = {key: grown * getattr(kernel, key) for key in ("read_bytes", "written_bytes")}
+        return replace(kernel, **sizes, **moved)
+
+    grown = (component.image_tokens + tokens) / (component.image_tokens + before)
+    layers = tuple(layer.grown(grown) for layer in component.layers)
+    kernels = _kernels(component, on_text)
+    return replace(component, text_tokens=tokens, layers=layers, **kernels, times=())
 
 
 def _with_times(changed: Component, before: Component, tokens: float, device: Device) -> Component:

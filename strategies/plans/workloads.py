@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
-from profiles.architectures.texts import MAX_TEXT_TOKENS
 from profiles.checks import is_number, is_one_of
-from profiles.costs.resolutions import in_words, sides_of
+from profiles.costs.resolutions import MAX_TEXT_TOKENS, in_words, sides_of
 from profiles.errors import counted, shown, wrong
 from profiles.software.levers import EXCHANGED, HALF, PRECISIONS, levers
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of

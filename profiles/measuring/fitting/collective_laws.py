@@ -12,9 +12,10 @@ what other machines reach (``REACHED``, ``WIRE``), and middles at what pieces of
 ``PASSED_INSIDE``): where the measured sizes end early they cannot be told apart, and the fit would end at a bound.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from itertools import chain
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,36 +50,47 @@ class MeasuredCurve(NamedTuple):
     seconds: FloatArray
 
 
-class Belief(NamedTuple):
-    """The prior of an unknown: a value, and its spread as the logarithm of a ratio."""
+class Unknown(NamedTuple):
+    """An unknown of a law.
 
-    value: float
+    Attributes:
+        prior: its value on other machines.
+        spread: of the prior, as the logarithm of a ratio; infinite where nothing is known.
+        start: where a fit starts.
+        most: the largest that it can be.
+    """
+
+    prior: float
     spread: float
+    start: float
+    most: float = inf
 
 
-STEP: Final = Belief(20.0, 2.0)
-"""Microseconds of a step between nodes: InfiniBand takes 8, EFA 30 to 80."""
-STEP_INSIDE: Final = Belief(1.0, 0.2)
-"""Microseconds of a step inside a node: five kinds of machines take 0.84 to 1.25; one group size alone cannot tell it
-from the fixed time of a call."""
-SERVED: Final = Belief(50.0, 2.0)
-"""Fixed microseconds of an all-to-all between nodes."""
 SOFT: Final = 0.1
 """Relative residual beyond which rows count less than by their square."""
-STEP_US, FIXED_US, MIDDLE, SHARE, TREE = 1.0, 7.0, 1.0, 0.7, 0.5
-"""Start values; that of a tree is low, as above what the ports in a node let through its share has no effect."""
-WIRE: Final = Belief(0.9, 0.2)
+STEP: Final = Unknown(20.0, 2.0, 20.0)
+"""Microseconds of a step between nodes: InfiniBand takes 8, EFA 30 to 80."""
+STEP_INSIDE: Final = Unknown(1.0, 0.2, 1.0)
+"""Microseconds of a step inside a node: five kinds of machines take 0.84 to 1.25; one group size alone cannot tell it
+from the fixed time of a call."""
+FIXED: Final = Unknown(7.0, inf, 7.0)
+"""Fixed microseconds of a call inside a node."""
+SERVED: Final = Unknown(50.0, 2.0, 50.0)
+"""Fixed microseconds of an all-to-all between nodes."""
+WIRE: Final = Unknown(0.9, 0.2, 0.9, 1.0)
 """Share of a node's port that large messages reach: 0.95 over 2 nodes of 8 x 200 Gbit/s InfiniBand, at most 0.82 in
 all-gathers over 2 to 8 nodes of EFA."""
-REACHED: Final = Belief(0.8, 0.2)
+TREE: Final = WIRE._replace(start=0.5)
+"""The same of a tree; above what the ports in a node let through it has no effect, so it starts low."""
+REACHED: Final = Unknown(0.8, 0.2, 0.7, 1.0)
 """Share of a card's port that large messages reach: mostly 0.61 to 0.96 on boxes of A100, H100 and H200."""
-PASSED: Final = Belief(2.0, 0.7)
+PASSED: Final = Unknown(2.0, 0.7, 1.0)
 """Middle between nodes: 2 where pieces have the best size and take one path."""
-PASSED_INSIDE: Final = Belief(1.0, 0.4)
+PASSED_INSIDE: Final = Unknown(1.0, 0.4, 1.0)
 """Middle inside a node, where many paths run side by side: 0.6 to 1.6 on boxes of A100, H100 and H200."""
-RANK: Final = Belief(10.0, 2.0)
+RANK: Final = Unknown(10.0, 2.0, 10.0)
 """Microseconds that each member adds to a gather between nodes: 11 on EFA."""
-PIECES: Final = Belief(5.0, 1.0)
+PIECES: Final = Unknown(5.0, 1.0, 5.0)
 """The most of a middle, in latencies: 3 on one network, 7 on another."""
 
 
@@ -110,27 +122,21 @@ def fit_inside(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Cluster:
     operations = measured_operations(curves)
     places = {(curve.operation, float(curve.group.size)) for curve in curves}
     keys = sorted(places, key=lambda key: (operations.index(key[0]), key[1]))
-    flat = _flat(operations)
-    first, count = 1 + len(operations), len(keys)
 
-    def made(logs: FloatArray) -> Cluster:
-        values = np.exp(logs)
-        fixed, (middles, shares) = values[1:first] * MICROSECOND, values[first:].reshape(2, count)
+    def made(step: FloatArray, fixed: FloatArray, middles: FloatArray, shares: FloatArray) -> Cluster:
         law = replace(
             cluster.collectives,
-            step_s=float(values[0]) * MICROSECOND,
-            fixed_s=_completed(flat, fixed),
+            step_s=float(step[0]) * MICROSECOND,
+            fixed_s=_completed(_flat(operations), fixed * MICROSECOND),
             middle=_completed(keys, middles),
             efficiency=_completed(keys, shares),
         )
         return replace(cluster, collectives=law)
 
-    start = [STEP_US, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
-    most = [np.inf] * (len(start) - count) + [1.0] * count
-    beliefs = {0: STEP_INSIDE} if len({size for _, size in keys}) == 1 else {}
-    middles, shares = range(first, first + count), range(first + count, first + 2 * count)
-    beliefs |= dict.fromkeys(middles, PASSED_INSIDE) | dict.fromkeys(shares, REACHED)
-    return made(_fitted(made, curves, start, most, beliefs))
+    alone = len({size for _, size in keys}) == 1
+    step = STEP_INSIDE if alone else STEP_INSIDE._replace(spread=inf)
+    blocks = [step], [FIXED] * len(operations), [PASSED_INSIDE] * len(keys), [REACHED] * len(keys)
+    return _fitted(made, curves, blocks)
 
 
 def fit_between(cluster: Cluster, curves: Sequence[MeasuredCurve], known: Known = NOTHING) -> Cluster:
@@ -143,31 +149,32 @@ def fit_between(cluster: Cluster, curves: Sequence[MeasuredCurve], known: Known 
     rings = [operation for operation in operations if operation in GATHERS]
     passed = [operation for operation in operations if operation not in GATHERS]
     served = [operation for operation in passed if operation == ALL_TO_ALL or operation not in inside]
-    sizes = [3, len(served), len(passed), len(rings), len(operations)]
 
-    def made(logs: FloatArray) -> Cluster:
-        (step, most, tree), fixed, middles, ranks, shares = np.split(np.exp(logs), np.cumsum(sizes)[:-1])
-        own = {of: ((1.0, us * MICROSECOND),) for of, us in zip(served, fixed.tolist(), strict=True)}
+    def made(
+        whole: FloatArray, fixed: FloatArray, middles: FloatArray, ranks: FloatArray, shares: FloatArray
+    ) -> Cluster:
+        step, most, tree = whole.tolist()
+        calls = {of: ((1.0, us * MICROSECOND),) for of, us in zip(served, fixed.tolist(), strict=True)}
         between = Between(
             efficiency=known.efficiency or _completed(_flat(operations), shares, between=True),
-            tree=((2.0, float(tree)),) if known.tree else (),
+            tree=((2.0, tree),) if known.tree else (),
             middle=_completed(_flat(passed), middles, PASSED_ON),
-            fixed_s=tuple((inside | own).items()),
-            step_s=float(step) * MICROSECOND if known.step_s is None else known.step_s,
-            middle_most=float(most),
+            fixed_s=tuple((inside | calls).items()),
+            step_s=step * MICROSECOND if known.step_s is None else known.step_s,
+            middle_most=most,
             rank_s=_completed(_flat(rings), ranks * MICROSECOND, GATHERS),
         )
         return replace(cluster, collectives=replace(cluster.collectives, between=between))
 
-    priors = [STEP, PIECES, WIRE, *[SERVED] * len(served), *[PASSED] * len(passed)]
-    priors += [*[RANK] * len(rings), *[WIRE] * len(operations)]
-    beliefs = dict(enumerate(priors))
-    if ALL_TO_ALL in passed:
-        del beliefs[3 + len(served) + passed.index(ALL_TO_ALL)]
-    start = [STEP.value, PIECES.value, TREE, *[SERVED.value] * len(served), *[MIDDLE] * len(passed)]
-    start += [*[RANK.value] * len(rings), *[WIRE.value] * len(operations)]
-    most = [np.inf, np.inf, 1.0, *[np.inf] * sum(sizes[1:4]), *[1.0] * len(operations)]
-    return made(_fitted(made, curves, start, most, beliefs))
+    middles = [PASSED._replace(spread=inf) if of == ALL_TO_ALL else PASSED for of in passed]
+    blocks = (
+        [STEP, PIECES, TREE],
+        [SERVED] * len(served),
+        middles,
+        [RANK] * len(rings),
+        [WIRE] * len(operations),
+    )
+    return _fitted(made, curves, blocks)
 
 
 def measured_operations(curves: Iterable[MeasuredCurve]) -> list[str]:
@@ -176,24 +183,22 @@ def measured_operations(curves: Iterable[MeasuredCurve]) -> list[str]:
 
 
 def _fitted(
-    made: Callable[[FloatArray], Cluster],
-    curves: Sequence[MeasuredCurve],
-    start: Sequence[float],
-    most: Sequence[float],
-    beliefs: Mapping[int, Belief] = MappingProxyType({}),
-) -> FloatArray:
-    """Logarithms of the values that predict the curves best, given priors of some."""
-    measured = np.concatenate([curve.seconds for curve in curves])
+    made: Callable[..., Cluster], curves: Sequence[MeasuredCurve], blocks: Sequence[Sequence[Unknown]]
+) -> Cluster:
+    """Cluster, made of blocks of unknowns, that predicts the curves best."""
+    prior, spread, start, most = (np.array(of) for of in zip(*chain(*blocks), strict=True))
+    measured, ends = np.concatenate([curve.seconds for curve in curves]), np.cumsum([*map(len, blocks)])[:-1]
+
+    def cluster_of(logs: FloatArray) -> Cluster:
+        return made(*np.split(np.exp(logs), ends))
 
     def residuals(logs: FloatArray) -> FloatArray:
-        cluster = made(logs)
+        cluster = cluster_of(logs)
         predicted = np.concatenate([predict(cluster, curve) for curve in curves])
-        held = [SOFT * (logs[at] - np.log(belief.value)) / belief.spread for at, belief in beliefs.items()]
-        return np.append(np.log(predicted / measured), held)
+        return np.append(np.log(predicted / measured), SOFT * (logs - np.log(prior)) / spread)
 
-    bounds = -np.inf, np.log(np.asarray(most, dtype=float))
-    begin = np.log(np.asarray(start))
-    return np.asarray(least_squares(residuals, begin, loss="soft_l1", f_scale=SOFT, bounds=bounds).x)
+    bounds = -np.inf, np.log(most)
+    return cluster_of(least_squares(residuals, np.log(start), loss="soft_l1", f_scale=SOFT, bounds=bounds).x)
 
 
 def stand_in_of(operation: str, measured: Collection[str], *, between: bool = False) -> str:
