@@ -1,14 +1,16 @@
-"""Strict readers for TOML and CSV: every refusal names file, line or key, value and rule."""
+"""Strict readers for JSON, TOML and CSV: every refusal names file, line or key, value and rule."""
 
 import csv
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from profiles.errors import InputError, near, one_line, shown
-from profiles.parsing import parse_json, parse_toml
 from profiles.units import keys_of
 
 T = TypeVar("T")
@@ -23,6 +25,45 @@ MAX_BYTES: Final = 2**25
 """No file is longer, so that what it holds can be read in seconds."""
 MAX_LINE: Final = 200
 """Most characters of a name or a path in messages."""
+
+
+class _RuleError(ValueError):
+    """A rule that a text breaks, in words of this project, with names as they stand there."""
+
+
+def parse_json(text: str) -> Any:
+    """The value that a JSON text holds."""
+    return _parsed(partial(json.loads, object_pairs_hook=_once), text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise _RuleError(f"{key} stands twice")
+        values[key] = value
+    return values
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file that comes with the package."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table that a TOML text holds."""
+    return _parsed(tomllib.loads, text)
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except _RuleError as error:
+        raise ValueError(one_line(str(error))) from None
+    except ValueError as error:  # also of the int and datetime constructors
+        raise ValueError(one_line(str(error).lower())) from None
 
 
 def read_text(path: Path) -> str:

@@ -11,8 +11,7 @@ from typing import Final
 
 from profiles.checks import check_name
 from profiles.errors import DiffusimNote, InputError, near, shown, warn_caller
-from profiles.files import path_kind
-from profiles.parsing import load_toml
+from profiles.files import load_toml, path_kind
 
 STRATEGY: Final = "strategy"
 """The one kind that is not read from files."""

@@ -73,8 +73,8 @@ def count_file(path: Path, changed_ns: int, sides: tuple[int, int] | None = None
             raise InputError(f"{path}: {SIZES[0]} is missing; `resolution` gives the pixels, such as 1024")
         sides = None if own else sides
     try:
-        from profiles.measuring.counting.config_files import ConfigOptions, read_config
         from profiles.measuring.counting.configured import count_configured, slug
+        from profiles.measuring.counting.specs import ConfigOptions, read_config
     except ModuleNotFoundError as error:
         raise InputError(f"counting {path} needs {error.name}: {CPU}") from None
     try:

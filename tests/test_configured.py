@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.architectures.models import read_model
-from profiles.measuring.counting.config_files import ConfigOptions, read_config
 from profiles.measuring.counting.configured import count_configured
+from profiles.measuring.counting.specs import ConfigOptions, read_config
 from profiles.measuring.timing.building import build, inputs, largest_integer
 from sim.cli.main import main as sim_main
 from validate.__main__ import main

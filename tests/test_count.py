@@ -15,11 +15,11 @@ from profiles.architectures.components import Component, Layer
 from profiles.architectures.models import MODELS, load_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import count_component, count_model
+from profiles.measuring.counting.configured import ARCHITECTURES, architecture
 from profiles.measuring.counting.dataflow import attended
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention, record
-from profiles.measuring.counting.zoo import ARCHITECTURES, architecture
 from validate.__main__ import main
 
 pytestmark = pytest.mark.slow

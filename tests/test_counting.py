@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sim
 from profiles.errors import DiffusimNote
+from profiles.measuring.counting.configured import architecture
 from profiles.measuring.counting.module import pass_of, token_side
 from profiles.measuring.counting.networks import Experts
 from profiles.measuring.counting.specs import CONFIGS
 from profiles.measuring.counting.tally import Tally, total
-from profiles.measuring.counting.zoo import architecture
 
 pytestmark = pytest.mark.slow
 

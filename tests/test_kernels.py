@@ -14,10 +14,10 @@ from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import read_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ModelCount, count_component, count_model
+from profiles.measuring.counting.configured import TINY
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.kernels import Launch, component_kernels, grown, kernels_of
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
-from profiles.measuring.counting.zoo import TINY
 
 pytestmark = pytest.mark.slow
 

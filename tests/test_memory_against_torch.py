@@ -27,10 +27,10 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from profiles.architectures.models import read_model
 from profiles.machines.clusters import load_cluster
 from profiles.mappings import FrozenMapping
-from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.configured import count_configured
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.networks import attend
+from profiles.measuring.counting.specs import ConfigFile, ConfigOptions
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.replay.memory import memory_events

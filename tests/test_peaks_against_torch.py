@@ -14,9 +14,9 @@ from torch.nn import functional
 from profiles.architectures.models import read_model
 from profiles.machines.clusters import load_cluster
 from profiles.mappings import FrozenMapping
-from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.configured import count_configured
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
+from profiles.measuring.counting.specs import ConfigFile, ConfigOptions
 from profiles.software.stacks import load_stack
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload

@@ -14,8 +14,8 @@ from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.devices import Device
 from profiles.measuring.counting.component import count_component
+from profiles.measuring.counting.configured import TINY
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
-from profiles.measuring.counting.zoo import TINY
 from profiles.measuring.timing.passes import Clock, Settings, Subject, measure
 from validate.__main__ import main
 

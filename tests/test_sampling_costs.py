@@ -12,7 +12,7 @@ from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
-from profiles.measuring.counting.zoo import architecture
+from profiles.measuring.counting.configured import architecture
 from validate.equal_blocks import equal_blocks_transformer
 
 pytestmark = pytest.mark.slow

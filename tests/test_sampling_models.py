@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiles.architectures.components import Component
 from profiles.architectures.models import load_model
 from profiles.measuring.counting.component import count_component
+from profiles.measuring.counting.configured import architecture
 from profiles.measuring.counting.specs import plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention
-from profiles.measuring.counting.zoo import architecture
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
-from profiles.parsing import load_toml
+from profiles.files import load_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
 COMPUTE, ANCHORED, TRAINING, EXPOSED, REPEAT = "compute", "anchored", "training", "exposed", "repeat"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.errors import InputError
+from profiles.files import load_toml
 from profiles.machines.clusters import Cluster
 from profiles.machines.devices import Device
-from profiles.parsing import load_toml
 from profiles.software.recipes import MemoryRecipe
 from profiles.units import GB
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown, wrong
+from profiles.files import load_toml
 from profiles.machines.devices import Device
 from profiles.machines.laws import Laws, Smaller
-from profiles.parsing import load_toml
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import MICROSECOND
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from profiles.parsing import load_toml
+from profiles.files import load_toml
 from profiles.units import GB
 
 FILE: Final = Path(__file__).parents[1] / "reserved.toml"

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from profiles.checks import is_one_of
 from profiles.errors import InputError, near, shown
+from profiles.files import load_toml
 from profiles.mappings import FrozenMapping
-from profiles.parsing import load_toml
 from profiles.software.stacks import DEFAULT_STACK
 
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.checks import POSITIVE_SHARE, SHARE, check_choice, check_fields
-from profiles.files import Table
+from profiles.files import Table, load_toml
 from profiles.names import file_of
-from profiles.parsing import load_toml
 from profiles.units import MICROSECOND
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, flag_of, flag_value, in_flags, shown
-from profiles.files import read_text
-from profiles.parsing import parse_json, parse_toml
+from profiles.files import parse_json, parse_toml, read_text
 from sim.inputs.scenarios import OPTION_NAMES
 
 STDIN: Final = "-"

@@ -21,8 +21,8 @@ from torch import nn
 from torch._inductor import scheduler
 from torch._inductor.utils import fresh_cache
 
+from profiles.files import parse_toml
 from profiles.measuring.counting.trace import tensors
-from profiles.parsing import parse_toml
 from validate.tables import Section, print_sections
 
 BLOCKS: Final = Path(__file__).with_suffix(".toml")

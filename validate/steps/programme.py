@@ -27,7 +27,7 @@ from profiles.files import path_kind, read_text
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.measuring.counting.component import ModelCount
-from profiles.measuring.counting.zoo import architecture
+from profiles.measuring.counting.configured import architecture
 from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.timing.building import RECIPES, draws, update_of

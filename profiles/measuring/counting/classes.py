@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from profiles.errors import InputError
-from profiles.measuring.counting.config_files import ARCHITECTURES, CLASS, ConfigFile, ConfigOptions
 from profiles.measuring.counting.networks import (
     ControlledUNet,
     HunyuanImage3,
@@ -29,7 +28,16 @@ from profiles.measuring.counting.networks import (
     UVit,
     handed_over,
 )
-from profiles.measuring.counting.specs import CLASSES, LATENT_SCALE, ComponentSpec, tensor
+from profiles.measuring.counting.specs import (
+    ARCHITECTURES,
+    CLASS,
+    CLASSES,
+    LATENT_SCALE,
+    ComponentSpec,
+    ConfigFile,
+    ConfigOptions,
+    tensor,
+)
 from profiles.measuring.counting.trace import blamed
 
 BACKBONE: Final = "backbone"

@@ -1,7 +1,7 @@
-"""Configured architectures: known classes of diffusers or transformers, from their ``config.json`` into a model folder.
+"""Architectures: those of the zoo, and of the user's own files; all are classes of known recipes, configured.
 
-Layers are the blocks that the structure of the module shows, in the order in which one pass runs them. They are counted
-as every shipped model is.
+Layers are the blocks that the structure of a module shows, in the order in which one pass runs them. A new model of the
+zoo is one more table in ``zoo.toml``, with its configurations in ``configs.json``; it needs no weights.
 """
 
 import re
@@ -9,9 +9,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
+from profiles.architectures.models import latent_frames
 from profiles.errors import InputError
+from profiles.files import load_toml
+from profiles.mappings import FrozenMapping
 from profiles.measuring.counting.classes import (
     AUTOENCODER,
     BACKBONE,
@@ -24,8 +28,15 @@ from profiles.measuring.counting.classes import (
     spec_of,
 )
 from profiles.measuring.counting.component import ComponentCount, ModelCount, count_component
-from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
-from profiles.measuring.counting.specs import Architecture
+from profiles.measuring.counting.specs import (
+    CONFIGS,
+    LATENT_SCALE,
+    Architecture,
+    ComponentSpec,
+    ConfigFile,
+    ConfigOptions,
+)
+from profiles.names import MODEL, known_name, unknown_name
 
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder"}
 
@@ -121,3 +132,45 @@ def _remarks(calls: Sequence[Call], counts: Sequence[ComponentCount]) -> Iterato
             yield f"{count.spec.name}: prompts of {call.text_tokens} tokens"
     if main.network.role != BACKBONE:
         yield f"{main.network.name} stands alone, so it counts as trained"
+
+
+ZOO: Final = Path(__file__).parent / "zoo.toml"
+KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale", "call")
+"""Keys of a component that its specification does not take as they are."""
+
+
+def architecture(name: str, *, tiny: bool = False) -> Architecture:
+    """Return the architecture of a name, with ``tiny`` also of the small ones for rehearsals."""
+    known = ARCHITECTURES | TINY if tiny else ARCHITECTURES
+    if (meant := known_name(MODEL, name, known)) is None:
+        raise unknown_name(MODEL, name, known)
+    return known[meant]
+
+
+def _architecture(entry: Mapping[str, Any]) -> Architecture:
+    frames = latent_frames(entry.get("frames", 1), entry.get("frame_step", 1), entry.get("frame_chunk"))
+    components = tuple(_component(component, frames) for component in entry["components"])
+    return Architecture(**{"configs": "", **entry, "components": components})
+
+
+def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
+    """Return a component as its table has it; ``frames`` are latent ones."""
+    values = CONFIGS[entry["config"]] | entry.get("set", {})
+    network = find_class(ConfigFile(ZOO, FrozenMapping(values)), **entry.get("arguments", {}))
+    scale, frames = entry.get("scale", LATENT_SCALE), entry.get("frames", frames)
+    if "half" in entry:
+        groups = entry.get("groups", ())
+        spec = half_of(network, entry["name"], entry["half"], scale, groups=groups, frames=frames)
+    else:
+        options = ConfigOptions(scale, scale, frames if frames > 1 else None, entry.get("text_tokens"), scale)
+        call = call_of(network, options)
+        recipe = call.recipe._replace(arguments={**call.recipe.arguments, **entry.get("call", {})})
+        spec = spec_of(replace(call, recipe=recipe), entry["name"])
+    fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in entry.items()}
+    return replace(spec, **{key: of for key, of in fields.items() if key not in KEYS})
+
+
+_MODELS: Final = load_toml(ZOO)
+ARCHITECTURES: Final = {name: _architecture(entry) for name, entry in _MODELS["models"].items()}
+TINY: Final = {name: _architecture(entry) for name, entry in _MODELS["tiny"].items()}
+"""One model of each family that two CPU cores time in seconds: none is published, all are for rehearsals."""

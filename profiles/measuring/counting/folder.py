@@ -26,13 +26,18 @@ from profiles.architectures.component_files import (
 from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount, ModelCount, adapted_bytes, count_model
-from profiles.measuring.counting.config_files import OWN, asked_of, check_alone, read_config
-from profiles.measuring.counting.configured import count_configured, slug
+from profiles.measuring.counting.configured import architecture, count_configured, slug
 from profiles.measuring.counting.kernels import ModelKernels, kernels_of
-from profiles.measuring.counting.specs import Architecture, ComponentSpec
+from profiles.measuring.counting.specs import (
+    OWN,
+    Architecture,
+    ComponentSpec,
+    asked_of,
+    check_alone,
+    read_config,
+)
 from profiles.measuring.counting.tally import total
 from profiles.measuring.counting.trace import blamed
-from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.writing import Exact, csv_text, show, table, toml_text
 from profiles.outputs import check_new, write_files
 

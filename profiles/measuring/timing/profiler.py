@@ -17,11 +17,10 @@ from profiles.architectures.models import read_model
 from profiles.errors import InputError
 from profiles.files import path_kind
 from profiles.measuring.counting.component import ModelCount, count_model
-from profiles.measuring.counting.config_files import asked_of, check_alone, read_config
-from profiles.measuring.counting.configured import count_configured, slug
+from profiles.measuring.counting.configured import architecture, count_configured, slug
 from profiles.measuring.counting.folder import folder_texts
+from profiles.measuring.counting.specs import asked_of, check_alone, read_config
 from profiles.measuring.counting.trace import blamed
-from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import QUANTITIES
 from profiles.measuring.timing.building import COUNTED_AS, RECIPES
 from profiles.measuring.timing.environment import Value, device_name, environment

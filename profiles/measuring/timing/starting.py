@@ -20,9 +20,9 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts, noop_co
 from profiles.architectures.kernels import FEW_ROWS
 from profiles.measuring.counting import component
 from profiles.measuring.counting.classes import call_of, find_class, spec_of
-from profiles.measuring.counting.config_files import ConfigOptions, read_config
 from profiles.measuring.counting.dataflow import units_of
 from profiles.measuring.counting.module import without_weights
+from profiles.measuring.counting.specs import ConfigOptions, read_config
 from profiles.measuring.counting.trace import record, tensors
 from profiles.measuring.timing.building import fill, inputs, largest_integer
 from profiles.units import GIB
