@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import hypot, log, nextafter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,13 +20,13 @@ from profiles.costs.bands import (
     Uncertainty,
     load_bands,
     spread_between,
-    spread_of,
 )
 from profiles.costs.trust import COLUMNS, TRUST, Errors, Trust, read_trust, trust_of
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import device_names
 from strategies.registry import strategies_of
+from validate.published.bands import at_one, errors_of, spread_of
 
 shares = st.floats(0.0, 1.0)
 spreads = st.floats(0.0, 2.0)
@@ -93,7 +94,7 @@ def test_sampling_errs_the_more_the_more_gpus_and_the_shorter_a_step_and_by_its_
     eight = KNOWN.uncertainty("sampling", replace(RUN, gpus=8, step_s=1 / 16))
     assert eight.own == pytest.approx(hypot(0.06 * 3**0.5, 0.16))
     assert log(eight.band.high) == pytest.approx(eight.own)
-    assert KNOWN.shape.at_one(eight.own, 8, 1 / 16) == pytest.approx(0.06)
+    assert at_one(KNOWN.shape, eight.own, SimpleNamespace(gpus=8, step_s=1 / 16)) == pytest.approx(0.06)
 
 
 @given(
@@ -213,12 +214,12 @@ def test_what_no_published_number_is_of_says_so():
 
 def test_a_trust_names_sources_models_and_sizes_and_tells_pace_from_scaling():
     of = ("sample", "measured", "patches", ("sync-patch",), ("DistriFusion", "xDiT"), ("pixart", "sdxl"))
-    trust = Trust(*of, ("1024", "4096"), Errors.of([0.1, -0.2]), Errors(4, 0.0123, 0.2))
+    trust = Trust(*of, ("1024", "4096"), errors_of([0.1, -0.2]), Errors(4, 0.0123, 0.2))
     assert str(trust) == (
         "patches: 6 published numbers from 2 sources (pixart, sdxl at 1024 to 4096 px); scaling: median error 1.2%,"
         " worst 20%"
     )
-    assert Errors.of([0.1, -0.2]) == Errors(2, pytest.approx(0.15), 0.2)
+    assert errors_of([0.1, -0.2]) == Errors(2, pytest.approx(0.15), 0.2)
     assert str(replace(trust, sizes=("480P", "720x480"), pace=Errors())).startswith(
         "patches: 4 published numbers from 2 sources (pixart, sdxl at 480P, 720x480); scaling"
     )

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from profiles.measuring.writing import write_file
 from profiles.outputs import whole_file, write_files
 
 
@@ -19,7 +18,7 @@ def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):
 
 def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "old.txt"
-    write_file(path, "old")
+    write_files(tmp_path, {Path("old.txt"): "old"})
     with pytest.raises(KeyboardInterrupt), whole_file(path) as draft:
         draft.write_text("half", encoding="utf-8")
         assert path.read_text(encoding="utf-8") == "old"

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.measuring.writing import write_file
+from profiles.outputs import whole_file
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,11 @@ and in training; of scaling to several GPUs, by kind of method and of link or de
 awaited; of repeated runs. Few rows pull a spread only part of the way from that of all rows.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import exp, hypot, inf, log, log2, sqrt
+from math import exp, hypot, inf, log, log2
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
 from profiles.files import load_toml
@@ -35,8 +32,6 @@ SMALL: Final = " small"
 SMALL_PIXELS: Final = 1024 * 1024
 """Pixels of all samples and frames up to which attention, whose law is known best, is little of a pass, and kernels
 leave part of a GPU idle: errors on one GPU are twice those of more pixels."""
-INSIDE: Final = 0.8
-"""Share of measured values within a band."""
 FEWEST: Final = 4
 """Fewest published numbers that say anything about an error."""
 ROUNDING: Final = 1e-9
@@ -66,14 +61,6 @@ class Band:
     def spread(self) -> float:
         """Half its width in logarithms."""
         return log(self.high / self.low) / 2
-
-
-def spread_of(errors: Iterable[float]) -> float:
-    """Spread of some errors in logarithms: the absolute value that eight of ten do not exceed.
-
-    The quantile is that of Weibull, i / (n + 1), which does not make few values look alike.
-    """
-    return float(np.quantile(np.abs(list(errors)), INSIDE, method="weibull"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +185,6 @@ class Shape:
     def of(self, spread: float, gpus: int, step_s: float = inf) -> float:
         """The spread at some GPUs, from that at one doubling; none on one GPU."""
         return hypot(spread * self.doublings(gpus), self.fixed_s / step_s) if gpus > 1 and step_s else 0.0
-
-    def at_one(self, error: float, gpus: int, step_s: float) -> float:
-        """The error at one doubling, from that at some GPUs, less what fixed seconds make of it."""
-        return sqrt(max(0.0, error**2 - (self.fixed_s / step_s) ** 2)) / self.doublings(gpus)
 
 
 @dataclass(frozen=True)

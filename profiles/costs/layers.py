@@ -6,7 +6,7 @@ rates, which may follow from its laws (``profiles.costs.layer_times``). Where th
 device was published, estimates are scaled to it, so that a prediction starts from what was measured.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from math import exp, log
@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from profiles.architectures.components import Anchor, Component
+from profiles.architectures.components import Anchor, Component, Layer
 from profiles.architectures.extents import Extent
-from profiles.architectures.kernels import PRODUCTS
+from profiles.architectures.kernels import PRODUCTS, Kernel
 from profiles.architectures.models import Model
 from profiles.architectures.shares import WHOLE, Share
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
@@ -309,27 +309,30 @@ class ModelCosts(TaskCosts):
 def _tensors(model: Model) -> tuple[int, int]:
     """Number of trained tensors of a model, as far as kernels were counted, and of their parameters."""
     tensors = parameters = 0
+    for component, layer, kernels in _trained(model):
+        parameters += layer.trained_parameters
+        launches = sum(of.count for of in kernels if of.weight_bytes and of.kind in WITH_PARAMETERS)
+        tensors += launches * (1 if component.adapters else TENSORS)
+    return tensors, parameters
+
+
+def _trained(model: Model) -> Iterator[tuple[Component, Layer, tuple[Kernel, ...]]]:
+    """Yield the layers that train, each with its component, and with the kernels of its weights or adapters."""
     for component in model.components:
         for layer, kernels in zip(component.layers, component.adapters or component.kernels, strict=False):
             if layer.trained_parameters:
-                parameters += layer.trained_parameters
-                with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS)
-                tensors += (1 if component.adapters else TENSORS) * sum(
-                    kernel.count for kernel in with_weights
-                )
-    return tensors, parameters
+                yield component, layer, kernels
 
 
 def _cast_share(model: Model) -> float:
     """Share of a model's trained parameters that are weights of products in fewer bits; none of adapters."""
     cast = trained = 0.0
-    for component in model.components:
-        for layer, kernels in zip(component.layers, component.kernels, strict=False):
-            if layer.trained_parameters and not component.adapters:
-                trained += layer.trained_parameters
-                weights = (of for of in kernels if of.kind == "matmul" and of.weight_bytes)
-                covered = (of for of in weights if Smaller.covers(*np.array([[1], [of.m], [of.n], [of.k]])))
-                cast += sum(of.count * of.weight_bytes / ELEMENT_BYTES for of in covered)
+    for component, layer, kernels in _trained(model):
+        if not component.adapters:
+            trained += layer.trained_parameters
+            weights = (of for of in kernels if of.kind == "matmul" and of.weight_bytes)
+            covered = (of for of in weights if Smaller.covers(*np.array([[1], [of.m], [of.n], [of.k]])))
+            cast += sum(of.count * of.weight_bytes / ELEMENT_BYTES for of in covered)
     return cast / trained if trained else 0.0
 
 

@@ -6,11 +6,10 @@ apart: a source that prints a run on one GPU, or within one node, says how fast 
 how the method scales, whatever the pace.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from profiles.architectures.components import TASKS
@@ -41,17 +40,6 @@ class Errors:
     numbers: int = 0
     median: float = 0.0
     worst: float = 0.0
-
-    @classmethod
-    def of(cls, errors: Collection[float]) -> "Errors":
-        """The errors of some predictions."""
-        sizes = [abs(error) for error in errors]
-        return cls(len(sizes), median(sizes), max(sizes)) if sizes else cls()
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Its cells in the file."""
-        return f"{self.numbers}", f"{self.median:.4f}", f"{self.worst:.4f}"
 
     def __str__(self) -> str:
         return f"median error {self.median:.1%}, worst {self.worst:.0%}"
@@ -85,12 +73,6 @@ class Trust:
     pace: Errors = Errors()
     scaling: Errors = Errors()
     nearest: "Trust | None" = None
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The cells of its line in the file."""
-        names = (" ".join(of) for of in (self.strategies, self.sources, self.models, self.sizes))
-        return self.task, self.family, self.kind, *names, *self.pace.cells, *self.scaling.cells
 
     def __str__(self) -> str:
         if self.sources and max(self.pace.numbers, self.scaling.numbers) < FEWEST:

@@ -4,11 +4,12 @@ Each is the value of one flag, so that what was changed can be asked for again.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from sys import float_info
 from typing import Any, Final
 
+from profiles.checks import is_number
 from profiles.errors import counted, shown, wrong
 from profiles.machines.clusters import Cluster, Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, find_device
@@ -119,7 +120,7 @@ def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
 
 def _real(value: Any) -> bool:  # noqa: ANN401
     """Return whether a value is a number that a float can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float_info.max
+    return is_number(value) and abs(value) < float_info.max
 
 
 def _quantity(words: str, units: Mapping[str, float]) -> float | None:
@@ -146,15 +147,12 @@ def _link_changes(value: Any) -> dict[str, str]:  # noqa: ANN401
     """Changes in words by link, from ``inter=2x,intra=150GB/s``, a list of such, or a mapping."""
     if isinstance(value, Mapping):
         return {str(name): f"{by!r}x" if _real(by) else str(by).strip() for name, by in value.items()}
-    parts: Sequence[Any] = (
-        [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
-    )
-    if not parts or not all(isinstance(part, str) and "=" in part for part in parts):
-        said = ",".join(parts) if parts and all(isinstance(part, str) for part in parts) else value
-        raise wrong("link", f"is {shown(said)}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
-    changes: dict[str, str] = {}
-    for part in ",".join(parts).split(","):
-        name, _, words = (word.strip() for word in part.partition("="))
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    changes = dict[str, str]()
+    for part in str(text).split(","):
+        name, equals, words = (word.strip() for word in part.partition("="))
+        if not equals:
+            raise wrong("link", f"is {shown(text)}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
         if name in changes:
             raise wrong("link", f"names {name} twice")
         changes[name] = words

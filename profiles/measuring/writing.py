@@ -4,13 +4,10 @@ import csv
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
-from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
-
-from profiles.outputs import whole_file
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -39,12 +36,6 @@ def show(width: int, *parts: Table | str) -> None:
     console = Console(width=width)
     for part in parts:
         console.print(part, highlight=False, markup=False)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -18,12 +18,13 @@ from profiles.architectures.components import Anchor
 from profiles.architectures.models import load_model
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
-from profiles.measuring.writing import csv_text, grouped, show, table, write_file
+from profiles.measuring.writing import csv_text, grouped, show, table
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
 from validate.published import rows
 from validate.published.ledger import NEAR
 from validate.published.rows import SamplingRow
+from validate.tables import write_file
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
 """Cards that come in several kinds, and beginnings of the links that identify the shipped one."""

@@ -30,10 +30,11 @@ from profiles.machines.fabrics import OPERATIONS
 from profiles.machines.hosts import BOX, FREE, UNIT
 from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.measuring.writing import show, table, toml_text, write_file
+from profiles.measuring.writing import show, table, toml_text
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, sampling_rows
 from validate.published.runs import place_of, predict, scenario_of
+from validate.tables import write_file
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
 """Boxes on which a source published several methods on small images."""

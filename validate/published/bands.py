@@ -12,9 +12,13 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from math import expm1, log
+from itertools import chain
+from math import expm1, log, sqrt
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from profiles.architectures.models import model_names
 from profiles.costs.bands import (
@@ -31,15 +35,15 @@ from profiles.costs.bands import (
     SMALL_PIXELS,
     TRAINING,
     Bands,
+    Circumstances,
     Shape,
     Spread,
     load_bands,
-    spread_of,
 )
 from profiles.costs.trust import COLUMNS, MISSES, OWN, Errors, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import IDEAL, INTER_NODE, INTRA_NODE, cluster_names
-from profiles.measuring.writing import csv_text, grouped, toml_text, write_file
+from profiles.measuring.writing import csv_text, grouped, toml_text
 from profiles.names import known_name
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
@@ -56,7 +60,7 @@ from validate.published.records import (
     authors_of,
 )
 from validate.published.runs import Run, all_runs, outcome_of, scenario_of
-from validate.tables import Section
+from validate.tables import Section, write_file
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
@@ -116,10 +120,7 @@ class Misses:
 
     def bands(self) -> Bands:
         """The bands that follow."""
-        scaled = [
-            Miss(SAMPLING, of.run.link, of.source, SHAPE.at_one(of.after, of.run.gpus, of.run.step_s))
-            for of in self.held
-        ]
+        scaled = [Miss(SAMPLING, of.run.link, of.source, at_one(SHAPE, of.after, of.run)) for of in self.held]
         for miss, gpus, base in self.trained:
             between = (SHAPE.of(1.0, gpus) ** 2 - SHAPE.of(1.0, base) ** 2) ** 0.5
             scaled.append(miss._replace(error=miss.error / (1.0 if miss.part == EXPOSED else between)))
@@ -128,6 +129,23 @@ class Misses:
         repeat = next(one for one in self.known.spreads if one.part == PARTS[-1])
         unknown = unmeasured([one for one in spreads if one.part == SAMPLING])
         return replace(self.known, shape=SHAPE, spreads=(*spreads, *unknown, repeat))
+
+
+def at_one(shape: Shape, error: float, run: Circumstances) -> float:
+    """The error of scaling at one doubling, from that of a run, less what fixed seconds make of it."""
+    return sqrt(max(0.0, error**2 - (shape.fixed_s / run.step_s) ** 2)) / shape.doublings(run.gpus)
+
+
+INSIDE: Final = 0.8
+"""Share of measured values within a band."""
+
+
+def spread_of(errors: Iterable[float]) -> float:
+    """Spread of some errors in logarithms: the absolute value that eight of ten do not exceed.
+
+    The quantile is that of Weibull, i / (n + 1), which does not make few values look alike.
+    """
+    return float(np.quantile(np.abs(list(errors)), INSIDE, method="weibull"))
 
 
 def unmeasured(spreads: Sequence[Spread]) -> Iterator[Spread]:
@@ -311,9 +329,22 @@ def _trust(group: Sequence[Judged]) -> Trust:
         sources=_distinct(one.source for one in group),
         models=_distinct(one.model for one in group),
         sizes=_distinct(one.size for one in group),
-        pace=Errors.of([one.pace for one in group if one.pace is not None]),
-        scaling=Errors.of([one.scaling for one in group if one.scaling is not None]),
+        pace=errors_of(one.pace for one in group),
+        scaling=errors_of(one.scaling for one in group),
     )
+
+
+def errors_of(errors: Iterable[float | None]) -> Errors:
+    """How many predictions err, and by how much; None: not known."""
+    sizes = [abs(error) for error in errors if error is not None]
+    return Errors(len(sizes), median(sizes), max(sizes)) if sizes else Errors()
+
+
+def cells_of(trust: Trust) -> tuple[str, ...]:
+    """The line of a trust in its file."""
+    names = (" ".join(of) for of in (trust.strategies, trust.sources, trust.models, trust.sizes))
+    errors = ((f"{of.numbers}", f"{of.median:.4f}", f"{of.worst:.4f}") for of in (trust.pace, trust.scaling))
+    return trust.task, trust.family, trust.kind, *names, *chain(*errors)
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:
@@ -323,7 +354,7 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
 def write_trust(path: Path, ledger: Ledger) -> None:
     """Write the trust that follows from a ledger."""
     held = misses_of(ledger.records).held
-    lines = [trust.cells for trust in trusts(judged(ledger.records, held, load_bands()))]
+    lines = [cells_of(trust) for trust in trusts(judged(ledger.records, held, load_bands()))]
     write_file(path, csv_text(COLUMNS, lines))
     write_file(path.with_name(MISSES.name), csv_text(OWN, own(ledger.records)))
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 import pandas as pd
 from scipy.stats import kendalltau
 
-from profiles.measuring.writing import grouped, write_file
+from profiles.measuring.writing import grouped
 from profiles.units import GIB
 from validate.published.records import Published, Record, Standing, all_published, source_names
-from validate.tables import Section, percent, signed
+from validate.tables import Section, percent, signed, write_file
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
 """Standings of a contest, best first; its own is the worst of its numbers."""

@@ -14,6 +14,7 @@ of the weights only moves memory; it is part of every fit but those without its 
 
 from argparse import Namespace
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -48,7 +49,8 @@ UPDATE: Final = "optimizer"
 LAUNCHES: Final = 1e6
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Header:
     """Header of a profile, as a calibration needs it: model, measurement, memory of the GPU, and number of rows.
 
     ``updates`` are measured steps of the optimizer: component, bytes that its memory recipe moves, in GB, and seconds.
@@ -59,7 +61,7 @@ class Header(NamedTuple):
     width: int
     dtype: str
     source: str
-    memory_GiB: float | None  # noqa: N815  the unit's own spelling
+    memory_GiB: float | None = None  # noqa: N815  the unit's own spelling
     rows: int | None = None
     updates: tuple[tuple[str, float, float], ...] = ()
 
@@ -70,16 +72,12 @@ def read_header(times: Path) -> Header | None:
     if path_kind(path) == "nothing":
         return None
     table = Table.read(path)
-    model, dtype, source = (table.text(key) for key in ("model", "dtype", "source"))
-    height, width = (table.integer(key, minimum=1) for key in ("height", "width"))
-    memory = table.positive("memory_GiB") if "memory_GiB" in table else None
-    rows = table.integer("rows") if "rows" in table else None
     updates = []
     for of in table.tables("optimizer"):
         parameters, recipe = of.integer("parameters", minimum=1), of.choice("recipe", tuple(RECIPES))
         moved = parameters * RECIPES[recipe].step_bytes / GB
         updates.append((of.text("component"), moved, of.positive("ms") * MILLISECOND))
-    return Header(model, height, width, dtype, source, memory, rows, tuple(updates))
+    return table.made(Header, updates=tuple(updates))
 
 
 def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:

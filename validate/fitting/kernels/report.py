@@ -23,9 +23,10 @@ from profiles.machines.devices import (
 )
 from profiles.machines.laws import ELEMENT_BYTES, padded
 from profiles.measuring.fitting.least_squares import Errors
-from profiles.measuring.writing import show, table, toml_text, write_file
+from profiles.measuring.writing import show, table, toml_text
 from validate.fitting.kernels import laws, rows
 from validate.fitting.kernels.laws import DIGITS, Fit, Origin, Target, target, targets
+from validate.tables import write_file
 
 COMMAND: Final = "python -m validate fit-kernels --write"
 """The command that makes these tables."""
