@@ -47,7 +47,7 @@ from profiles.measuring.writing import csv_text, grouped, toml_text
 from profiles.names import known_name
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
-from validate.published.held import ENOUGH, Held, Score, coverage_table, held_rows, scored
+from validate.published.held import ENOUGH, INSIDE, Held, Score, coverage_table, held_rows, scored
 from validate.published.ledger import Ledger
 from validate.published.records import (
     METHODS_OF_KIND,
@@ -134,10 +134,6 @@ class Misses:
 def at_one(shape: Shape, error: float, run: Circumstances) -> float:
     """The error of scaling at one doubling, from that of a run, less what fixed seconds make of it."""
     return sqrt(max(0.0, error**2 - (shape.fixed_s / run.step_s) ** 2)) / shape.doublings(run.gpus)
-
-
-INSIDE: Final = 0.8
-"""Share of measured values within a band."""
 
 
 def spread_of(errors: Iterable[float]) -> float:

@@ -10,13 +10,15 @@ from math import log
 from statistics import mean
 from typing import Any, Final
 
-from profiles.costs.bands import INSIDE, SAMPLING, Band, Bands, Circumstances, Uncertainty
+from profiles.costs.bands import SAMPLING, Band, Bands, Circumstances, Uncertainty
 from sim.inputs.calibrating import Number, measure
 from sim.outcomes.runs import run_point
 from validate.published.records import Record, Standing
 from validate.published.runs import FREE_LINK, Run, outcome_of, scenario_of
 from validate.tables import Section, percent
 
+INSIDE: Final = 0.8
+"""Share of measured values within a band."""
 ENOUGH: Final = 12
 """Rows from which on a group is judged."""
 BOUNDS: Final = (0.75, 0.90)
