@@ -24,6 +24,7 @@ from profiles.software.levers import HALF
 from sim import api
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.service import Simulated
+from strategies.plans.workloads import WEIGHTS
 from strategies.policy import Job, Shape
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.points import sampling
@@ -75,6 +76,7 @@ class Place(NamedTuple):
     decoders: int
     precision: str = HALF
     text_tokens: int | None = None
+    weights: str = WEIGHTS[0]
 
 
 @cache
@@ -83,7 +85,7 @@ def service(place: Place) -> Simulated:
     scenario = sampling(
         place.folder, place.cluster, place.gpus, (1024, 1024), 20, stack=stack_of(place.engine),
         guidance=place.guidance, include=("all",), vae_parallel=place.decoders, precision=place.precision,
-        text_tokens=place.text_tokens,
+        text_tokens=place.text_tokens, weights=place.weights,
     )  # fmt: skip
     (sampler,) = samplers_of(place.sampler, scenario)
     return Simulated(scenario, {place.gpus: sampler})
@@ -128,7 +130,7 @@ class Served:
         self.replicas = gpus if self.what == "replicas" else 1
         each, decoders = gpus // self.replicas, row.integer("decoders", 1)
         where = folder, cluster, each, self.sampler, guided, engine, decoders, precision or HALF
-        self.place = Place(*where, int(text) if text else None)
+        self.place = Place(*where, int(text) if text else None, WEIGHTS["HSDP" in degrees])
         self.published = Published(
             TASKS[1], row.text("source"), f"{row.text('method')} {degrees}".strip(), row.text("model"), row.text("gpu"),
             gpus, self.sampler or row.text("method"), self.batch, row.text("quantity"), row.number("value"), note,
