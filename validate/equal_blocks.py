@@ -6,7 +6,6 @@ from typing import Final
 from profiles.architectures.components import Exchange, Skip
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_layers_model
-from profiles.checks import check_counts
 
 LATENT_CHANNELS: Final = 4
 PIXELS_PER_TOKEN: Final = 16
@@ -37,7 +36,6 @@ def equal_blocks_transformer(
     image tokens, and ``text_tokens`` that pass through beside them; ``parameters`` and ``saved_bytes`` (per sample) are
     of one block. With ``skips`` each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
     """
-    check_counts("model", num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
     model = equal_layers_model(
         num_layers,
         forward_s,

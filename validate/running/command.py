@@ -1,4 +1,4 @@
-"""The commands ``python -m validate run`` and ``sample``: plans carried out by processes, beside their simulation."""
+"""The flags of ``python -m validate run`` and ``sample``, and the former: plans carried out beside their simulation."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from profiles.measuring.launching import check_least
 from sim.cli.flags import add_parameters, given_parameters
 from strategies.registry import make, strategies_of
 from strategies.training.fsdp import FSDP
-from validate.running.sampling.settings import RUNNABLE, Settings
+from validate.running.sampling.settings import RUNNABLE
 
 SHARDED: Final = FSDP.name
 """The schedule that torch implements itself; its run is compared with the plan."""
@@ -21,10 +21,9 @@ SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 def add_schedules(run: argparse.ArgumentParser) -> None:
     """Add the flags of training strategies."""
-    run.add_argument(
-        "--schedule", required=True, choices=list(strategies_of("train")), help="training strategy"
-    )
-    add_parameters(run, list(strategies_of("train")))
+    names = list(strategies_of("train"))
+    run.add_argument("--schedule", required=True, choices=names, help="training strategy")
+    add_parameters(run, names)
 
 
 def run_schedule(options: argparse.Namespace) -> None:
@@ -111,11 +110,3 @@ def add_samplers(sample: argparse.ArgumentParser) -> None:
     known = ", ".join(RUNNABLE)
     sample.add_argument("--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=known)
     add_parameters(sample, RUNNABLE)
-
-
-def run_sampler(options: argparse.Namespace) -> None:
-    """Sample as a sampler plans, and print how its image and bytes compare."""
-    from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
-
-    parameters = tuple(given_parameters(options).items())
-    report_sample(Settings(options.strategy, options.ranks, options.steps, parameters, options.guidance))

@@ -2,26 +2,27 @@
 
 Each of its communication streams is a thread that runs its collectives in the order of the plan. Every collective is
 real: an all-reduce of the moments at which its members were ready, then the operation itself; it ends when the last
-member was ready plus the time of its messages around the ring. Messages pass through the store of the ranks.
+member was ready plus the time of its messages around the ring.
 
-A message arrives a fixed time after it was sent, and its reader waits until then. The real message travels in that
-time. So the delay is known to the microsecond however busy the machine is, as long as the real message takes no longer;
-and a simulation that omits it, or counts it twice, is far off.
+A message passes through the store of the ranks and arrives a fixed time after it was sent; its reader waits until then.
+So the delay is known to the microsecond however busy the machine is, as long as the real message takes no longer.
 """
 
 import gc
 import pickle
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import count, product
+from itertools import count, filterfalse, product
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import Store
 
+from profiles.measuring.writing import grouped
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
@@ -30,17 +31,13 @@ SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by ab
 ALWAYS: Final = float("-inf")
 Groups = Mapping[int, dist.ProcessGroup]  # of collectives, by number
 Mark = Callable[[int], None]  # is told that a tensor has been written before the op ends
-
-
-def now() -> float:
-    """Return seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
-    return time.perf_counter()
+now = time.perf_counter
+"""Seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
 
 
 def sleep_until(at: float) -> None:
     """Wait until a moment."""
-    left = at - now() - SPIN_S
-    if left > 0:
+    if (left := at - now() - SPIN_S) > 0:
         time.sleep(left)
     while now() < at:
         pass
@@ -166,13 +163,11 @@ class CollectiveStream:
         self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
         here = {n: of for n, of in enumerate(self._collectives) if seat.device in of.devices}
         self._costs_s: dict[int, float] = {}  # of messages around the ring (nccl-tests, doc/PERFORMANCE.md)
+        self._reads: dict[int, list[int]] = {}
         for number, of in here.items():
             turns = (1 + (of.operation == "all_reduce")) * (len(seat.members(of)) - 1)
             self._costs_s[number] = link_s * (1 if of.operation == "send_recv" else turns)
-        self._reads = {
-            number: [t for t in of.reads if wiring.writers.get(t, (None,))[0] == seat.device]
-            for number, of in here.items()
-        }
+            self._reads[number] = [t for t in of.reads if wiring.writers.get(t, (None,))[0] == seat.device]
         results = {tensor: number for number, of in here.items() for tensor in of.writes}
         self._follows = {n: [results[t] for t in of.reads if t in results] for n, of in here.items()}
 
@@ -181,8 +176,7 @@ class CollectiveStream:
         self._start = start
         self._written = {tensor: Future[float]() for reads in self._reads.values() for tensor in reads}
         self._done = {number: Future[float]() for number in self._reads}
-        for stream in sorted({self._collectives[number].stream for number in self._reads}):
-            numbers = [number for number in self._reads if self._collectives[number].stream == stream]
+        for numbers in grouped(self._reads, lambda number: self._collectives[number].stream).values():
             threading.Thread(target=self._run, args=(numbers,), daemon=True).start()
 
     def write(self, tensors: Iterable[int], at: float) -> None:
@@ -205,9 +199,8 @@ class CollectiveStream:
             try:
                 last = self._carry_out(number, last)
             except Exception as error:  # the other thread waits for this one
-                for done in self._done.values():
-                    if not done.done():
-                        done.set_exception(error)
+                for done in filterfalse(Future.done, self._done.values()):
+                    done.set_exception(error)
                 return
             self._done[number].set_result(last)
 
@@ -223,10 +216,9 @@ class CollectiveStream:
 
 
 class OpTimes(NamedTuple):
-    """When one op ran, in seconds since the iteration began.
+    """Seconds of one op since the iteration began; it ends when its messages are handed over.
 
-    It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``early`` are
-    the times of writes before its end.
+    ``late_s`` is the delay from when it could have started, ``early`` the times of writes before its end.
     """
 
     start: float
@@ -265,14 +257,13 @@ class Executor:
         self._mailbox = Mailbox(wiring, seat, store, link_s)
         self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
-        self._due: dict[int, list[int]] = {}
+        self._due, index = defaultdict[int, list[int]](list), 0
         """Collectives by the first op before which all that they, and those before them, read is written."""
-        index = 0
         for number, collective in enumerate(wiring.plan.collectives):
             if seat.device in collective.devices:
                 writers = (wiring.writers.get(tensor, (None, 0)) for tensor in collective.reads)
                 index = max([index, *(op + 1 for writer, op in writers if writer == seat.device)])
-                self._due.setdefault(index, []).append(number)
+                self._due[index].append(number)
 
     def run(self, iteration: int, synchronize: Callable[[], float]) -> RankIteration:
         """Carry out one iteration from the moment that ``synchronize`` gives."""
@@ -334,7 +325,7 @@ class Executor:
             if payload is not None:
                 self._kernels.unpack(tensor, payload)
             latest = max(latest, arrived)
-        due = self._due.get(index, ())
+        due = self._due[index]
         for number in sorted({*due, *results}):
             if number in due:
                 self._kernels.start(number, index)

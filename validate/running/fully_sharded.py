@@ -7,16 +7,16 @@ many parameters as the plan says; and gradients must be those of one process. In
 bytes are twice those of the plan, which is in float32; in bfloat16 they are the plan's own, sums in float32 among them.
 """
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
+from math import inf, isnan
 from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch._ops import OpOverload
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -118,9 +118,7 @@ class _Ring(torch.autograd.Function):
         kernel, ctx.group = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, group
         torch_ring._cp_options.enable_load_balance = False
         torch_ring._cp_options.rotate_method = torch_ring._RotateMethod.ALL_TO_ALL
-        torch_ring._cp_options.convert_to_f32 = (
-            parts[0].dtype is not torch.float64
-        )  # of which sums are in single
+        torch_ring._cp_options.convert_to_f32 = parts[0].dtype is not torch.float64  # sums are in single
         seen, weight = torch_ring._templated_ring_attention(group, 2, kernel, *parts)
         ctx.save_for_backward(*parts, seen, weight)
         return cast(Tensor, seen)
@@ -187,7 +185,7 @@ def plan_of(training: ShardedTraining) -> Plan:
 
 def planned_calls(training: ShardedTraining) -> Calls:
     """Return the planned exchanges, each call on its own."""
-    calls: dict[int, list[tuple[str, int]]] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
+    calls = defaultdict[int, list[tuple[str, int]]](list)
     for of in plan_of(training).collectives:
         size = round(of.size_bytes * PRECISIONS[training.precision].bytes / of.calls)
         calls[of.stream] += [(of.operation, size)] * of.calls
@@ -254,17 +252,13 @@ def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
     """Divide a block's matrices and heads, and the tokens of its norms (torchtitan, ``apply_tp``)."""
     of, rows, halves = parallel, ("attention.out", "inner.2"), ("attention", "inner")
     columns = [f"attention.{name}" for name in ("query", "key", "value")]
+    norms = ("before", "between", "after")
+    gathered = partial(of.PrepareModuleInput, input_layouts=Shard(1), desired_input_layouts=Replicate())
     styles = {
         **{name: of.ColwiseParallel() for name in (*columns, "inner.0")},
         **{name: of.RowwiseParallel(output_layouts=Shard(1)) for name in rows},
-        **{
-            name: of.SequenceParallel(use_local_output=name == "after")
-            for name in ("before", "between", "after")
-        },
-        **{
-            name: of.PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
-            for name in halves
-        },
+        **{name: of.SequenceParallel(use_local_output=name == "after") for name in norms},
+        **{name: gathered() for name in halves},
     }
     of.parallelize_module(block, mesh, styles)
 
@@ -288,7 +282,7 @@ def _error(gradients: Sequence[Tensor], training: ShardedTraining) -> float:
     (alone(inputs) - targets).square().mean().backward()
     wanted = [cast(Tensor, parameter.grad) for parameter in alone.parameters()]
     errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(gradients, wanted, strict=True)]
-    return max(math.inf if math.isnan(error) else error for error in errors)
+    return max(inf if isnan(error) else error for error in errors)
 
 
 class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -297,15 +291,9 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, groups: Mapping[int, dist.ProcessGroup]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._streams = {str(group.group_name): stream for stream, group in groups.items()}
-        self.calls: Calls = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
+        self.calls = defaultdict[int, list[tuple[str, int]]](list)
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Any = None,  # noqa: ANN401
-    ) -> object:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Run one operator and note it, if it is a collective."""
         result = func(*args, **(kwargs or {}))
         if "c10d" in func.namespace and (operation := OPERATIONS.get(func.overloadpacket.__name__)):

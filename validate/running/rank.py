@@ -58,9 +58,8 @@ class Pair(NamedTuple):
     """One iteration, measured and simulated: seconds and bubble ratios, and their absolute errors.
 
     ``late_share`` is the total delay of the ops of the latest rank, as a share of the iteration. ``mismatch`` is the
-    relative difference between engine and executor where the delays of ops count as part of them. This is no measure of
-    accuracy: with all durations given, only order and links are left, and both must agree to rounding, unless replicas
-    are folded into one, for which the slowest stands.
+    relative difference between engine and executor where the delays of ops count as part of them: with all durations
+    given, both must agree to rounding, unless replicas are folded into one, for which the slowest stands.
     """
 
     measured_s: float
@@ -98,9 +97,8 @@ def _with_durations(plan: Plan, iteration: Sequence[RankIteration], *, charged: 
     """
     rows = []
     for device, row in enumerate(plan.ops):
-        slowest = max(
-            (iteration[rank] for rank in plan.placement.ranks(device)), key=lambda rank: rank.busy_s
-        )
+        ranks = (iteration[rank] for rank in plan.placement.ranks(device))
+        slowest = max(ranks, key=lambda rank: rank.busy_s)
         rows.append(tuple(_timed(op, at, charged=charged) for op, at in zip(row, slowest.ops, strict=True)))
     return replace(plan, ops=tuple(rows))
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.errors import InputError
+from profiles.measuring.launching import check_least
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load
 from strategies.policy import Job, Shape
@@ -34,7 +34,10 @@ NEAR: Final = 0.05
 """Relative error of a percentile that is still right."""
 
 
-class Asked(NamedTuple):
+Ask = Callable[[int], tuple[float, float]]  # has an idle worker serve a request of so many steps
+
+
+class Request(NamedTuple):
     """A request as it was: when it was sent, its latency, and the seconds from its dispatch to its answer."""
 
     sent_s: float
@@ -49,7 +52,7 @@ def serve(service: str, steps: int) -> None:
     else:
         import torch  # noqa: PLC0415  takes seconds, and sleeping needs none
 
-        from validate.running.sampling.transformer import draw  # noqa: PLC0415  as above
+        from validate.running.model import draw  # noqa: PLC0415  as above
 
         torch.set_num_threads(1)
         draw.__wrapped__(Settings("sync-patch", steps=steps), steps)
@@ -62,54 +65,50 @@ def answered(pool: ProcessPoolExecutor, service: str, steps: int) -> tuple[float
     return began, time.perf_counter()
 
 
-def measure(
-    dispatcher: ThreadPoolExecutor, ask: Callable[[int], tuple[float, float]], jobs: list[Job]
-) -> list[Asked]:
+def measure(dispatcher: ThreadPoolExecutor, ask: Ask, jobs: list[Job]) -> list[Request]:
     """Send requests at their arrivals to a dispatcher; return them in the order of sending."""
     began, sent = time.perf_counter(), []
     for job in jobs:
         time.sleep(max(0.0, job.arrival_s - (time.perf_counter() - began)))
         sent.append((time.perf_counter(), dispatcher.submit(ask, job.shape.steps)))
-    return [Asked(at - began, (span := future.result())[1] - at, span[1] - span[0]) for at, future in sent]
+    return [Request(at - began, (span := future.result())[1] - at, span[1] - span[0]) for at, future in sent]
 
 
-def replayed(asked: list[Asked], workers: int) -> list[float]:
+def replayed(requests: list[Request], workers: int) -> list[float]:
     """Latencies of the same requests in simulation."""
-    jobs = [Job(number, of.sent_s, Shape(number + 1, 1, 1, 1)) for number, of in enumerate(asked)]
+    jobs = [Job(number, of.sent_s, Shape(number + 1, 1, 1, 1)) for number, of in enumerate(requests)]
     setup = Plan((Pool((1,) * workers),), FirstComeFirstServed())
-    done = Replay(setup, jobs, Law(lambda shape, _: asked[shape.height - 1].held_s)).run().jobs
+    done = Replay(setup, jobs, Law(lambda shape, _: requests[shape.height - 1].held_s)).run().jobs
     return [job.end_s - job.arrival_s for job in done]
 
 
 def compare(service: str, requests: int, workers: int, loads: tuple[float, ...] = LOADS) -> list[list[str]]:
     """Measure and replay some requests at each load; a row for each."""
-    own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-    with own as pool, ThreadPoolExecutor(workers) as dispatcher:
-        ask, first = partial(answered, pool, service), list[Asked]()
+    processes = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    with processes as pool, ThreadPoolExecutor(workers) as dispatcher:
+        ask, first = partial(answered, pool, service), list[Request]()
         for _ in range(2):  # the first requests start the workers and load torch
             first = measure(dispatcher, ask, list(Load(KINDS, 1e9, 20e-9).jobs()))
         rates = [load * workers / float(np.mean([of.held_s for of in first])) for load in loads]
         jobs = [list(islice(Load(KINDS, of, 2 * requests / of, seed=1).jobs(), requests)) for of in rates]
-        asked = [measure(dispatcher, ask, of) for of in jobs]
-    runs = zip(loads, asked, jobs, strict=True)
+        measured = [measure(dispatcher, ask, of) for of in jobs]
+    runs = zip(loads, measured, jobs, strict=True)
     return [[service, f"{load:g}", *_row(workers, of, sent)] for load, of, sent in runs]
 
 
-def _row(workers: int, asked: list[Asked], jobs: list[Job]) -> list[str]:
-    latencies, simulated, cells = [of.latency_s for of in asked], replayed(asked, workers), []
+def _row(workers: int, requests: list[Request], jobs: list[Job]) -> list[str]:
+    latencies, simulated, cells = [of.latency_s for of in requests], replayed(requests, workers), []
     for percent in (50, 99):
         was, now = (float(np.percentile(of, percent)) for of in (latencies, simulated))
         cells += [f"{was:.3f}", f"{now:.3f}", signed(now / was - 1)]
-    late = np.percentile([of.sent_s - job.arrival_s for of, job in zip(asked, jobs, strict=True)], 99)
-    held = [of.held_s for of in asked]
+    late = np.percentile([of.sent_s - job.arrival_s for of, job in zip(requests, jobs, strict=True)], 99)
+    held = [of.held_s for of in requests]
     return [f"{np.mean(held):.3f} ({min(held):.3f} to {max(held):.3f})", *cells, f"{1e3 * late:.1f}"]
 
 
 def run_serve(options: argparse.Namespace) -> None:
     """Print what workers measured beside what the replay says."""
-    for name in ("requests", "workers"):
-        if getattr(options, name) < 1:
-            raise InputError(f"--{name} is {getattr(options, name)}, must be at least 1")
+    check_least(("--requests", options.requests, 1), ("--workers", options.workers, 1))
     rows = [row for of in ("sleep", "torch") for row in compare(of, options.requests, options.workers)]
     header = (
         "service", "load", "seconds of a request", "p50, s", "replay", "error", "p99, s", "replay", "error",

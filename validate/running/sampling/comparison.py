@@ -1,5 +1,6 @@
-"""The comparison of a real run's image and messages with those of one device and of the simulator."""
+"""The command ``sample``: a real run's image and messages beside those of one device and of the simulator."""
 
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from typing import Final
 from torch import Tensor
 
 from profiles.errors import DiffusimError
+from sim.cli.flags import given_parameters
 from sim.replay.engine import simulate
+from validate.running.model import draw, one_device_image
 from validate.running.rank import Job, compare, run_jobs
 from validate.running.sampling.kernels import SampledPart, SamplerKernels
 from validate.running.sampling.settings import HIDDEN, LAYERS, ROWS, WIDENING, Settings
-from validate.running.sampling.transformer import draw, one_device_image
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as equal: float32, summed in another order."""
@@ -94,8 +96,10 @@ def job_of(settings: Settings) -> Job:
     return Job(settings.strategy, settings.plan, task=settings, kernels=SamplerKernels)
 
 
-def report_sample(settings: Settings) -> None:
-    """Run settings, and print image errors, bytes of each step, and failures."""
+def run_sampler(options: Namespace) -> None:
+    """Sample as a sampler plans, and print image errors, bytes of each step, and failures."""
+    given = tuple(given_parameters(options).items())
+    settings = Settings(options.strategy, options.ranks, options.steps, given, options.guidance)
     job = job_of(settings)
     (outcome,) = run_jobs([job])
     comparison = ImageComparison(settings, outcome.results)

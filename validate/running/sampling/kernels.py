@@ -20,15 +20,15 @@ from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark, RankSeat
-from validate.running.model import heads_of
-from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WIDENING, Settings
-from validate.running.sampling.transformer import (
+from validate.running.model import (
     Scheduler,
     SmallTransformer,
     attend_wide,
     first_latents,
+    heads_of,
     patches_of,
 )
+from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WIDENING, Settings
 
 
 class Offer(NamedTuple):
@@ -146,10 +146,8 @@ class Member:
             projected = torch.cat(parts, dim=2)
         self.kept[layer][:, :, self.tokens(self.circle, patch)] = projected[1:]
         both = self.kept[layer][:, :, self.tokens(self.circle)]
-        in_rows = self.grid.rows * self.grid.columns > 1
-        attended = yield from (self._attend_in_rows if in_rows else self._attend_around)(
-            action, layer, projected[0], both
-        )
+        attend = self._attend_in_rows if self.grid.rows * self.grid.columns > 1 else self._attend_around
+        attended = yield from attend(action, layer, projected[0], both)
         if ulysses > 1:
             parts = yield from exchanged("tokens", action, attended.chunk(ulysses, dim=1))
             attended = torch.cat(parts, dim=2)

@@ -1,7 +1,7 @@
 """Settings: which sampler runs on how many ranks, and the plan that follows from them.
 
 The model is ``validate.equal_blocks.equal_blocks_transformer`` with the sizes of
-``validate.running.sampling.transformer``: the ranks of a real run must send the bytes of the plan.
+``validate.running.model``: the ranks of a real run must send the bytes of the plan.
 """
 
 from dataclasses import dataclass
@@ -19,18 +19,16 @@ from strategies.registry import make
 from strategies.sampling.teams import Attention2D
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.equal_blocks import HALF, equal_blocks_transformer
+from validate.equal_blocks import equal_blocks_transformer
 
 LAYERS: Final = 8
 ROWS: Final = 16  # of image tokens; there are as many columns
 HIDDEN: Final = 64
 HEADS: Final = 8
-FLOAT32: Final = 4
-WIDENING: Final = FLOAT32 // HALF
-"""Bytes of a number in a run over those in a plan, which is in half precision."""
+WIDENING: Final = 2
+"""Bytes of a number in a run, in single precision, over those in a plan, in half."""
 
 DEVICE: Final = "ideal"  # times of a model on it are those of the run
-MOST: Final = 4096  # devices of the one node
 
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
@@ -43,7 +41,7 @@ def emulated_cluster(delay_s: float) -> Cluster:
     source = f"processes of one machine; every message arrives {delay_s:g} s after it was sent"
     device, link = Device(DEVICE, "a process", None, None), Link("nvswitch", float("inf"), delay_s, 0.0)
     free = Collectives(0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),))
-    return Cluster("emulated", source, device, MOST, 1, 1.0, link, None, free)
+    return Cluster("emulated", source, device, 4096, 1, 1.0, link, None, free)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ NaN, and so is every gradient that follows from them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -28,15 +28,13 @@ from strategies.plans.actions import (
 from strategies.plans.plan import Op, Plan
 from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark, RankSeat
-from validate.running.training.layers import LEARNING_RATE, Gradients, Layers, batch_of
+from validate.running.training.layers import LEARNING_RATE, Context, Gradients, Layers, State, batch_of
 
 HIDDEN_STATE: Final = (-1, -1)
 LOSS: Final = (-2, -2)
-State = dict[tuple[int, int], Tensor]
-"""The hidden state, and skips by (source, target), or gradients of these."""
 Name = tuple[str, int]  # role and stage of a tensor of the plan
 Values = dict[Name, State]
-Batch = tuple[Tensor, Tensor, Mapping[int, Tensor]]
+Batch = tuple[Tensor, Tensor, Context]
 """Inputs and targets of a micro-batch, and its frozen outputs."""
 
 
@@ -142,10 +140,9 @@ class Passes:
         wanted = [*(leaf for values in leaves.values() for leaf in values.values()), *weights]
         results: Iterator[Tensor] = iter(())
         if wanted:
-            again, (outputs, given) = kind == BACKWARD_INPUT, saved.gradients
-            results = iter(
-                torch.autograd.grad(outputs, wanted, given, again, allow_unused=True, materialize_grads=True)
-            )
+            named = {"retain_graph": kind == BACKWARD_INPUT, "allow_unused": True, "materialize_grads": True}
+            outputs, given = saved.gradients
+            results = iter(torch.autograd.grad(outputs, wanted, given, **named))
         written: Values = {}
         for (role, source), values in leaves.items():
             name = "gradient" if role == "hidden" else f"skip gradient to {source}"

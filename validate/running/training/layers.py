@@ -23,6 +23,10 @@ from validate.running.sampling.settings import HEADS, HIDDEN
 STATE: Final = (8, HIDDEN)  # tokens and channels of a sample
 LEARNING_RATE: Final = 1e-3
 
+State = dict[tuple[int, int], Tensor]
+"""Skips by (source, target); also the hidden state beside them, or gradients of both."""
+Context = Mapping[int, Tensor]
+"""Outputs of frozen components."""
 Gradients = dict[tuple[int, int], list[Tensor]]
 """For each (component, layer) the gradients of its trained parameters."""
 
@@ -37,7 +41,7 @@ class ChainLayer(nn.Module):
         self.read = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in sources)
         self.block = Block(inner)
 
-    def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
+    def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Context) -> Tensor:
         """Return the hidden state after the layer, (samples, *STATE), like that before it and its skips."""
         for fuse, skip in zip(self.fuse, skips, strict=True):
             hidden = hidden + fuse(skip)
@@ -90,14 +94,7 @@ class Layers:
             return {0}
         return {layer for layer, _ in self.model.reads_of(component, source)}
 
-    def run(
-        self,
-        component: int,
-        layers: range,
-        hidden: Tensor,
-        skips: dict[tuple[int, int], Tensor],
-        context: Mapping[int, Tensor],
-    ) -> Tensor:
+    def run(self, component: int, layers: range, hidden: Tensor, skips: State, context: Context) -> Tensor:
         """The hidden state after some layers; skips that end there are taken, those that start there added."""
         of = self.model.components[component]
         for layer in layers:
@@ -113,14 +110,10 @@ class Layers:
 
     def gradients(self, ranges: Iterable[tuple[int, range]]) -> Gradients:
         """Copies of the gradients of some ranges of layers."""
+        places = [(component, layer) for component, layers in ranges for layer in layers]
+        trained = {place: self.parameters(place[0], range(place[1], place[1] + 1)) for place in places}
         return {
-            (component, layer): [
-                one.grad.clone()
-                for one in self.parameters(component, range(layer, layer + 1))
-                if one.grad is not None
-            ]
-            for component, layers in ranges
-            for layer in layers
+            place: [one.grad.clone() for one in of if one.grad is not None] for place, of in trained.items()
         }
 
     def frozen_outputs(self, iteration: int, batch_size: int) -> dict[int, Tensor]:
