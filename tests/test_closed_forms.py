@@ -7,8 +7,7 @@ import pytest
 from sim.replay import engine, memory
 from validate.__main__ import main
 from validate.closed_forms import families
-from validate.closed_forms.families import closed_forms
-from validate.closed_forms.forms import Form
+from validate.closed_forms.families import Form, closed_forms
 
 
 @pytest.fixture(scope="module")

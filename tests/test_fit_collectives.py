@@ -120,7 +120,7 @@ def test_a_folder_without_the_measurements_is_refused_in_one_line(tmp_path, caps
 def test_a_refit_reproduces_the_shipped_files():
     for name in FILES:
         text = (CLUSTERS / f"{name}.toml").read_text(encoding="utf-8")
-        assert file_text(name, fitted_cluster(DATA, name)) == text
+        assert file_text(name, *fitted_cluster(DATA, name)) == text
 
 
 @MEASURED

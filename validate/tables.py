@@ -1,9 +1,11 @@
-"""Tables: sections of Markdown, with a heading and a paragraph."""
+"""Tables: rows of shipped files, and sections of Markdown, with a heading and a paragraph."""
 
+import csv
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 from profiles.errors import InputError
 from profiles.files import read_text
@@ -16,19 +18,18 @@ def write_file(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+def read_cells(path: Path) -> list[dict[str, str]]:
+    """The rows of a shipped CSV file, by column."""
+    return list(csv.DictReader(StringIO(read_text(path))))
+
+
+class Section(NamedTuple):
     """One part of a report: a table in words, and a paragraph that explains it where needed."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     remark: str = ""
-
-    def __post_init__(self) -> None:
-        wrong = [row for row in self.rows if len(row) != len(self.header)]
-        if wrong:
-            raise ValueError(f"section '{self.title}' has {len(self.header)} columns, but a row {wrong[0]}")
 
     def markdown(self) -> str:
         """The section as Markdown."""
@@ -57,17 +58,19 @@ def signed(error: float) -> str:
     return f"{error:+.1%}".replace("-0.0%", "+0.0%")
 
 
-def parts_around(path: Path, start: str, end: str) -> tuple[str, str]:
-    """The text of a file before the line ``start``, and after the first line ``end`` that follows it."""
-    lines = f"^{re.escape(start)}$(.*?)^{re.escape(end)}$"
-    match = re.search(lines, read_text(path), re.DOTALL | re.MULTILINE)
+def parts_around(path: Path, command: str) -> tuple[str, str, str]:
+    """The text of a file up to the line that names a command, to the line that ends its tables, and from there."""
+    start, end = f"<!-- python -m validate {command} -->", "<!-- end -->"
+    match = re.fullmatch(
+        rf"(.*?^{re.escape(start)}$)(.*?)(^{end}$.*)", read_text(path), re.DOTALL | re.MULTILINE
+    )
     if match is None:
         raise InputError(f"--readme is '{path}', must hold a line '{start}' and then a line '{end}'")
-    return match.string[: match.start()], match.string[match.end() :]
+    return match[1], match[2], match[3]
 
 
-def write_tables(path: Path, markers: tuple[str, str], tables: Iterable[Section]) -> None:
-    """Write tables, without their titles and remarks, between two lines of a file."""
-    before, after = parts_around(path, *markers)
-    texts = ("\n".join(replace(table, remark="").markdown().splitlines()[2:]) for table in tables)
-    write_file(path, before + "\n\n".join([markers[0], *texts, markers[1]]) + after)
+def write_tables(path: Path, command: str, tables: Iterable[Section]) -> None:
+    """Write the tables of a command, without their titles and remarks, between two lines of a file."""
+    before, _, after = parts_around(path, command)
+    texts = ("\n".join(table._replace(remark="").markdown().splitlines()[2:]) for table in tables)
+    write_file(path, "\n\n".join([before, *texts, after]))

@@ -13,13 +13,16 @@ image, for both predictions where guidance is in the batch; equal layers, free l
 For hybrid: G guidance groups, Ulysses degree U, ring degree R, P stages, tensor degree T, D data groups with images of
 their own; W synchronous steps; A bytes of the hidden state, n of the noise prediction and l of the latents, of all
 samples of one pass; K skips that end in a later stage.
+
+The formulas stand in ``forms.csv`` as published, in Python.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.architectures.synthetic import equal_layers_model
@@ -32,10 +35,57 @@ from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
-from validate.closed_forms.forms import Form, form, letter_text
 from validate.equal_blocks import equal_blocks_transformer
 from validate.points import cluster_of, forward_bytes, replayed, sampled, sampling, scenario
-from validate.tables import Section, print_sections
+from validate.tables import Section, print_sections, read_cells
+
+FORMULAS: Final = Path(__file__).with_name("forms.csv")
+EXACT: Final = 1e-9
+"""Relative difference of two sums of floating point numbers in another order."""
+
+
+class Form(NamedTuple):
+    """One value of a formula beside the simulated one; ``setting`` gives its numbers in words."""
+
+    family: str
+    setting: str
+    formula: str
+    expected: float
+    simulated: float
+    source: str
+
+    @property
+    def error(self) -> float:
+        """The relative difference; the absolute one where the formula says 0."""
+        difference = self.simulated - self.expected
+        return difference / self.expected if self.expected else difference
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two differ by rounding alone."""
+        return abs(self.error) <= EXACT
+
+
+@cache
+def _formulas() -> Mapping[tuple[str, str], tuple[str, str]]:
+    """Formula and source by family and variant (column ``of``)."""
+    return {(row["family"], row["of"]): (row["formula"], row["source"]) for row in read_cells(FORMULAS)}
+
+
+def form(family: str, of: str, simulated: float, letters: Mapping[str, float], setting: str = "") -> Form:
+    """A simulated value beside the formula that ``forms.csv`` has for a family and its variant ``of``.
+
+    The setting in words is by default ``of`` and the letters that are whole numbers.
+    """
+    formula, source = _formulas()[family, of]
+    expected = eval(formula, None, letters)
+    return Form(family, setting or f"{of}, {letter_text(letters)}", formula, expected, simulated, source)
+
+
+def letter_text(letters: Mapping[str, float]) -> str:
+    """The letters that are whole numbers, in words."""
+    return ", ".join(f"{letter} = {value}" for letter, value in letters.items() if isinstance(value, int))
+
 
 DEGREES: Final = (2, 4, 8)
 GRIDS: Final = {
@@ -68,11 +118,11 @@ def pipelines() -> Iterator[Form]:
     """Seconds, bubble ratio and activations of each named order."""
     for strategy, (rounds, chunks) in GRIDS.items():
         for degree, times, of in product(DEGREES, rounds, chunks):
-            yield from pipeline(strategy, {"P": degree, "M": times * degree, "v": of})
+            yield from _pipeline(strategy, {"P": degree, "M": times * degree, "v": of})
 
 
-def pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
-    """Seconds, bubble ratio and activations of one pipeline; for PULSE no activations, as its order is a wave's."""
+def _pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
+    """The forms of one pipeline; for PULSE no activations, as its order is a wave's."""
     trace = _replayed(strategy, *letters.values())
     values = {**letters, **SECONDS}
     setting = letter_text({key: letters[key] for key in letters if key != "v" or strategy == "interleaved"})
@@ -125,9 +175,8 @@ def pipefusion() -> Iterator[Form]:
             useful = busy_s(trace) / trace.end_s
             yield form("PipeFusion: useful share", "pipefusion", useful, letters, letter_text(letters))
         for patches in (stages // 2, stages, 2 * stages):
-            result = run_point(
-                make("pipefusion", {"patches": patches, "warmup_steps": 0}), _scenario(stages, 8)
-            )
+            sampler = make("pipefusion", {"patches": patches, "warmup_steps": 0})
+            result = run_point(sampler, _scenario(stages, 8))
             period = {"N": stages, "M": patches, "t": LAYERS * LAYER_S / stages / patches}
             family = "PipeFusion: seconds of a step in the long run"
             yield form(family, "pipefusion", result.step_s, period, letter_text(period))
@@ -217,14 +266,9 @@ def _hybrid(degrees: Degrees) -> Trace:
     return simulate(make("hybrid", parameters).plan(scenario))
 
 
-FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
-    pipelines, pipefusion, sent_bytes, hybrid, skips,
-)  # fmt: skip
-
-
 def closed_forms() -> list[Form]:
     """Every value of all families."""
-    return [form for family in FAMILIES for form in family()]
+    return [*pipelines(), *pipefusion(), *sent_bytes(), *hybrid(), *skips()]
 
 
 def run_closed_forms(options: argparse.Namespace) -> int:
@@ -258,8 +302,7 @@ def _worst(forms: Sequence[Form]) -> str:
 
 def summary(forms: Sequence[Form]) -> Section:
     """One line per family."""
-    families = grouped(forms, lambda one: one.family)
-    rows = []
+    families, rows = grouped(forms, lambda one: one.family), []
     for family, of in families.items():
         formulas = "; ".join(dict.fromkeys(one.formula for one in of))
         rows.append([family, formulas, f"{len(of)}", f"{sum(one.holds for one in of)}", _worst(of)])

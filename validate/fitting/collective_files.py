@@ -29,7 +29,7 @@ from profiles.units import MICROSECOND
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
 FILE: Final = "collectives.csv"
-READ: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id")
+COLUMNS: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id")
 FROM_PYTHON: Final = "vLLM_custom_eager"
 """The implementation whose small calls take as long as Python takes to launch them."""
 SMALL: Final = 65536
@@ -70,9 +70,7 @@ class Wires(NamedTuple):
 SETS: Final = tomllib.loads(read_text(Path(__file__).with_name("collectives.toml")))
 BOXES: Final[Mapping[str, Box]] = {name: Box(**of) for name, of in SETS["boxes"].items()}
 WIRES: Final[Mapping[str, Wires]] = {name: Wires(**of) for name, of in SETS["wires"].items()}
-FILES: Final[Mapping[str, tuple[str, str]]] = {
-    name: (box, wires) for name, (box, wires) in SETS["files"].items()
-}
+FILES: Final[Mapping[str, Sequence[str]]] = SETS["files"]
 """The machine and the network of each cluster file; empty where it has one node."""
 
 
@@ -83,7 +81,7 @@ def read_measured(folder: Path) -> pd.DataFrame:
     """
     path = folder / FILE
     try:
-        rows = pd.read_csv(path, usecols=READ)
+        rows = pd.read_csv(path, usecols=COLUMNS)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     return rows[rows["operation"].isin(OPERATIONS) & (rows["latency_us"] > 0)]
@@ -124,22 +122,15 @@ def bare(cluster: Cluster, all_reduce_by: str, own_part: float = 0.0) -> Cluster
     return replace(cluster, collectives=unknown)
 
 
-class Fitted(NamedTuple):
-    """A cluster with fitted collectives, and a note on the rows of each fit."""
-
-    cluster: Cluster
-    notes: tuple[str, ...]
-
-
-def fitted_cluster(folder: Path, name: str) -> Fitted:
-    """The cluster of a file, its collectives fitted anew to the measurements of a folder."""
+def fitted_cluster(folder: Path, name: str) -> tuple[Cluster, list[str]]:
+    """The cluster of a file, its collectives fitted anew to the measurements of a folder, and a note on each fit."""
     box, wires = FILES[name]
     of, rows = BOXES[box], read_measured(folder)
     cluster = _inside_cluster(folder, name)
     law = replace(cluster.collectives, call_s=launch_s(rows, of.launched))
     note = _note("inside a node", cluster, of_sources(rows, [of.source], inside=True))
     if not wires:
-        return Fitted(replace(cluster, collectives=law), (note,))
+        return replace(cluster, collectives=law), [note]
     there = _network_cluster(folder, wires)
     chosen = of_sources(rows, WIRES[wires].sources, inside=False)
     between = _between_of(there)
@@ -147,7 +138,7 @@ def fitted_cluster(folder: Path, name: str) -> Fitted:
     if laws.ALL_TO_ALL in set(chosen["operation"]):
         fixed[laws.ALL_TO_ALL] = dict(between.fixed_s)[laws.ALL_TO_ALL]
     law = replace(law, between=replace(between, fixed_s=tuple(fixed.items())))
-    return Fitted(replace(cluster, collectives=law), (note, _note("between nodes", there, chosen)))
+    return replace(cluster, collectives=law), [note, _note("between nodes", there, chosen)]
 
 
 @cache
@@ -161,10 +152,9 @@ def _inside_cluster(folder: Path, name: str) -> Cluster:
 @cache
 def _network_cluster(folder: Path, name: str) -> Cluster:
     """The cluster on whose machines a network's rows were measured, with the laws of both."""
-    chosen = of_sources(read_measured(folder), WIRES[name].sources, inside=False)
-    return laws.fit_between(
-        _inside_cluster(folder, WIRES[name].cluster), curves_of(chosen), _known_of(folder, name)
-    )
+    wires, rows = WIRES[name], read_measured(folder)
+    curves = curves_of(of_sources(rows, wires.sources, inside=False))
+    return laws.fit_between(_inside_cluster(folder, wires.cluster), curves, _known_of(folder, name))
 
 
 def _known_of(folder: Path, name: str) -> Known:
@@ -192,16 +182,16 @@ def _note(where: str, cluster: Cluster, rows: pd.DataFrame) -> str:
     return f"{where}: {', '.join(sorted(set(rows['source_id'])))}: {len(errors)} rows, {errors}"
 
 
-def file_text(name: str, fitted: Fitted) -> str:
+def file_text(name: str, cluster: Cluster, notes: Sequence[str]) -> str:
     """The text of a cluster file, its collectives written anew."""
     path = CLUSTERS / f"{name}.toml"
     head, separator, _ = path.read_text(encoding="utf-8").partition(f"\n{HEAD}\n")
     if not separator:
         raise InputError(f"{path}: has no table {HEAD}")
-    law = fitted.cluster.collectives
+    law = cluster.collectives
     values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
     values |= ({"own_part": law.own_part} if law.own_part else {}) | laws.law_values(law)
-    notes = (COMMAND, *fitted.notes, *((UNMEASURED,) if fitted.cluster.gathers_measured is False else ()))
+    notes = (COMMAND, *notes, *((UNMEASURED,) if cluster.gathers_measured is False else ()))
     lines = "\n".join([HEAD, *(f"# {note}" for note in notes)])
     block = toml_text({"collectives": values}, f".{laws.DIGITS}g").lstrip().replace(HEAD, lines, 1)
     return f"{head}\n{block}"
@@ -217,35 +207,23 @@ def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[Held
 
     Over several nodes each group size is judged separately: two nodes have most of the rows, and all small ones.
     """
-    sizes, gpus = sorted(rows["size_bytes"].unique()), sorted(rows["gpus"].unique())
-    even = rows["size_bytes"].isin(sizes[::2])
-    halves = [(rows[even], rows[~even]), (rows[~even], rows[even])]
-    yield from _judged("every other size", fit, cluster, halves)
-    groups = [(rows[rows["gpus"] != size], rows[rows["gpus"] == size]) for size in gpus]
+    even = rows["size_bytes"].isin(sorted(rows["size_bytes"].unique())[::2])
+    groups = {size: rows["gpus"] == size for size in sorted(rows["gpus"].unique())}
+    schemes = {"every other size": [~even, even]}
     if len(groups) > 1 and rows["nodes"].max() == 1:
-        yield from _judged("each group size", fit, cluster, groups)
+        schemes["each group size"] = list(groups.values())
     elif len(groups) > 1:
-        for size, group in zip(gpus, groups, strict=True):
-            yield from _judged(f"{size} GPUs", fit, cluster, [group])
-    large = rows["size_bytes"] > LARGE_BYTES
-    yield from _judged(f"above {LARGE_BYTES / 1e6:.0f} MB", fit, cluster, [(rows[~large], rows[large])])
-
-
-def _judged(
-    scheme: str, fit: Fitter, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
-) -> Iterator[HeldOut]:
-    """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
-    by_operation: dict[str, list[Errors]] = {}
-    for seen, unseen in folds:
-        fitted = fit(cluster, curves_of(seen))
-        for operation, of in unseen.groupby("operation", sort=False):
-            by_operation.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
-    for operation, parts in by_operation.items():
-        measured, predicted = zip(*[(of.measured, of.predicted) for of in parts], strict=True)
-        yield scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted))
-
-
-COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
+        schemes |= {f"{size} GPUs": [group] for size, group in groups.items()}
+    schemes[f"above {LARGE_BYTES / 1e6:.0f} MB"] = [rows["size_bytes"] > LARGE_BYTES]
+    for scheme, folds in schemes.items():
+        by_operation: dict[str, list[Errors]] = {}
+        for unseen in folds:
+            fitted = fit(cluster, curves_of(rows[~unseen]))
+            for operation, of in rows[unseen].groupby("operation", sort=False):
+                by_operation.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
+        for operation, parts in by_operation.items():
+            measured, predicted = zip(*[(of.measured, of.predicted) for of in parts], strict=True)
+            yield scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted))
 
 
 def report_collectives(options: Namespace) -> None:
@@ -255,9 +233,11 @@ def report_collectives(options: Namespace) -> None:
     for name, (scheme, operation, errors) in judged(options.data):
         shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
         lines.append([name, scheme, operation, f"{len(errors)}", *shares])
-    show(120, table(title, COLUMNS, lines, left=COLUMNS[:3]))
+    names = ("rows of", "left out", "operation")
+    header = (*names, "rows", "median error", "90th percentile", "worst")
+    show(120, table(title, header, lines, left=names))
     if options.write:
-        texts = {Path(f"{name}.toml"): file_text(name, fitted_cluster(options.data, name)) for name in FILES}
+        texts = {Path(f"{name}.toml"): file_text(name, *fitted_cluster(options.data, name)) for name in FILES}
         write_files(CLUSTERS, texts)
 
 

@@ -4,6 +4,7 @@ Of the kernels that inductor plans for a training step of a block, those of its 
 products and attention are calls of libraries.
 """
 
+import tomllib
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -21,42 +22,23 @@ from torch import nn
 from torch._inductor import scheduler
 from torch._inductor.utils import fresh_cache
 
-from profiles.files import parse_toml
+from profiles.files import read_text
 from profiles.measuring.counting.trace import tensors
 from validate.tables import Section, print_sections
 
 BLOCKS: Final = Path(__file__).with_suffix(".toml")
-TOKENS: Final = 4096
-TEXT: Final = 256
-WIDTH: Final = 512
-HEAD: Final = 128
 HALF_BYTES: Final = 2
-
-
-def _noise(*shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(prod(shape))
-    return torch.randn(shape, dtype=torch.bfloat16, generator=generator).requires_grad_()
 
 
 def blocks() -> Iterator[tuple[str, int, nn.Module, dict[str, Any]]]:
     """Kinds of models, and their blocks: how many, one of them, and the arguments of a pass."""
-    noises: dict[str, tuple[int, ...]] = {
-        "image": (TOKENS, WIDTH),
-        "text": (TEXT, WIDTH),
-        "both": (TOKENS + TEXT, WIDTH),
-        "time": (WIDTH,),
-    }
-    noises |= {"six": (1, 6 * WIDTH), "three": (1, 3 * WIDTH), "six_in_row": (6 * WIDTH,)}
-    made: dict[str, Any] = {name: _noise(1, *shape) for name, shape in noises.items()}
-    ropes: dict[str, tuple[int, ...]] = {
-        "rope": (TOKENS, HEAD),
-        "rope_of_text": (TEXT, HEAD),
-        "rope_of_both": (TOKENS + TEXT, HEAD),
-    }
-    ropes |= {"rope_of_axes": (1, TOKENS, 1, HEAD), "rope_of_channels": (1, TOKENS, WIDTH)}
-    made |= {name: (torch.ones(shape), torch.ones(shape)) for name, shape in ropes.items()}
-    made |= {"none": None, "six_rows": torch.ones(1, 6, WIDTH), "ropes": (made["rope"], made["rope_of_text"])}
-    for of in parse_toml(BLOCKS.read_text(encoding="utf-8"))["block"]:
+    read, made = tomllib.loads(read_text(BLOCKS)), dict[str, Any](none=None)
+    for name, shape in read["noise"].items():
+        generator = torch.Generator().manual_seed(prod(shape))
+        made[name] = torch.randn(shape, dtype=torch.bfloat16, generator=generator).requires_grad_()
+    made |= {name: (torch.ones(shape), torch.ones(shape)) for name, shape in read["rope"].items()}
+    made |= {"six_rows": torch.ones(read["six_rows"]), "ropes": (made["rope"], made["rope_of_text"])}
+    for of in read["block"]:
         block = resolve_name(f"diffusers.models.transformers.{of['class']}")(**of["of"])
         given = {key: made[name] for key, name in of["given"].items()}
         yield of["kind"], of["number"], block, given

@@ -23,7 +23,7 @@ import torch
 
 from profiles.architectures.models import Model, read_model
 from profiles.errors import InputError
-from profiles.files import path_kind, read_text
+from profiles.files import read_text
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.measuring.counting.component import ModelCount
@@ -45,6 +45,8 @@ from strategies.sampling.teams import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.training.replicas import DDP
+
+PROGRAMMES: Final = Path(__file__).with_name("programmes.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,8 @@ class TrainingStep:
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
             inputs = [(each, each.inputs(batch)) for each in subjects]
-            update = update_of(
-                [weight for each in subjects if each.spec.trainable for weight in each.trained]
-            )
+            weights = [weight for each in subjects if each.spec.trainable for weight in each.trained]
+            update = update_of(weights)
 
             def iterate() -> None:
                 for subject, samples in inputs:
@@ -140,8 +141,6 @@ def by_rates(model: Model) -> Model:
     return replace(model, components=tuple(bare))
 
 
-SHOWN: Final = ("step", "measured", "from layers", "error", "from rates", "error", "note")
-
 Step = TrainingStep | SamplingStep
 
 
@@ -170,9 +169,9 @@ class Programme:
     warmup: int = 5
     rounds: int = 20
 
-    def settings(self, *batch_sizes: int) -> Settings:
+    def settings(self, batch_sizes: Sequence[int] = (1,)) -> Settings:
         """Settings by which layers, or steps, are timed."""
-        return Settings(batch_sizes or (1,), self.dtype, self.warmup, self.rounds)
+        return Settings(tuple(batch_sizes), self.dtype, self.warmup, self.rounds)
 
     def group(self, step: Step) -> str:
         """Name of the group in which a step is summarised: its task, and whether layers were timed at its size."""
@@ -186,8 +185,7 @@ def run_gpu(options: Namespace) -> None:
     """Carry out the programme of a GPU, or its rehearsal."""
     if options.rehearse:
         torch.set_num_threads(1)
-    text = Path(__file__).with_name("programmes.toml").read_text(encoding="utf-8")
-    read = tomllib.loads(text)["rehearsal" if options.rehearse else "one_gpu"]
+    read = tomllib.loads(read_text(PROGRAMMES))["rehearsal" if options.rehearse else "one_gpu"]
     steps: list[Step] = [TrainingStep(*step) for step in read.pop("training")]
     steps += [SamplingStep(*step) for step in read.pop("sampling")]
     report_gpu(options.output, Programme(steps=steps, **read), options.name)
@@ -201,12 +199,12 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     clock = clock_of(programme.device)
     name = name or device_name(clock.device)
     path = folder / f"steps-{name}.json"
-    earlier = [] if path_kind(path) == "nothing" else json.loads(read_text(path))["steps"]
+    earlier = json.loads(read_text(path))["steps"] if path.exists() else []
     known = {step: measured_s for step, _, measured_s, *_ in earlier}
     times = {model: folder / model / "times" / f"{name}.csv" for model in programme.profiles}
     for model, batch_sizes in programme.profiles.items():
-        if path_kind(times[model]) == "nothing":
-            settings, target = programme.settings(*batch_sizes), folder / model
+        if not times[model].exists():
+            settings, target = programme.settings(batch_sizes), folder / model
             report_profile(profile(model, programme.device, settings, name=name, output=target), target)
     models = {model: read_model(folder / model) for model in programme.profiles}
     calibration = calibrate(name, list(models.values()), list(times.values()))
@@ -228,9 +226,11 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
         group = programme.group(step)
         rows.append(StepRow(str(step), group, measured_s, from_layers, from_rates, note))
         kept = [*rows, *(row for row in earlier if row[0] not in {one.step for one in rows})]
-        header = environment(clock.device) | {"dtype": programme.dtype}
-        write_files(folder, {Path(path.name): json.dumps({"measured_with": header, "steps": kept}, indent=1)})
-    show(150, table(f"{name}: steps on one device", SHOWN, map(_shown, rows), left=("step", "note")))
+        measured_with = environment(clock.device) | {"dtype": programme.dtype}
+        text = json.dumps({"measured_with": measured_with, "steps": kept}, indent=1)
+        write_files(folder, {Path(path.name): text})
+    header = ("step", "measured", "from layers", "error", "from rates", "error", "note")
+    show(150, table(f"{name}: steps on one device", header, map(_shown, rows), left=("step", "note")))
     print(*steps_summary(rows), sep="\n")
     return rows
 
