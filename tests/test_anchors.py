@@ -18,7 +18,7 @@ from validate.__main__ import main
 from validate.equal_blocks import equal_blocks_transformer
 from validate.fitting.anchors import factor, published_anchors
 from validate.published.ledger import NEAR
-from validate.published.rows import INFERENCE
+from validate.published.runs import INFERENCE
 
 RATED = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e12, 0.0))
 

@@ -15,11 +15,11 @@ from validate.published.bands import (
     Miss,
     Misses,
     judged,
-    own,
     pooled,
     scores_of,
     speedups,
     text_of,
+    times_of_models,
     trusts,
     waits,
 )
@@ -73,20 +73,20 @@ def test_a_spread_of_few_rows_is_drawn_toward_that_of_all_and_too_few_leave_the_
 def test_errors_of_scaling_are_those_of_one_doubling_and_a_kind_of_link_without_rows_has_the_widest():
     rows = [held(error * 4**0.75, gpus=16) for error in (0.1, 0.1, 0.1, 0.1)]
     compute = tuple(misses("compute", *[0.1] * 9))
-    bands = Misses(compute, tuple(rows), (), load_bands()).bands()
+    bands = Misses(compute, tuple(rows)).bands()
     assert bands.of("sampling") == pytest.approx(0.1)
     worse = [replace(row, run=replace(row.run, link="pcie"), after=2 * row.after) for row in rows]
-    known = {one.where: one for one in Misses(compute, (*rows, *worse), (), load_bands()).bands().spreads}
+    known = {one.where: one for one in Misses(compute, (*rows, *worse)).bands().spreads}
     assert known["nic"].spread == known["pcie"].spread > known["nvswitch"].spread
     assert (known["nic"].rows, known["nic"].source[:7]) == (0, "prior: ")
-    trained = tuple((miss, 16, 2) for miss in misses("data parallel", *[0.2] * 4))
-    several = Misses(compute, (), trained, load_bands()).bands()
+    trained = (miss._replace(gpus=16, base=2) for miss in misses("data parallel", *[0.2] * 4))
+    several = Misses((*compute, *trained), ()).bands()
     assert several.of("data parallel", "measured") == pytest.approx(0.2 / (4**1.5 - 1) ** 0.5)
 
 
 def test_no_source_makes_the_band_that_holds_it():
     rows = [held(0.05, before=0.05)] * 12 + [held(0.3, XDIT, before=0.3)] * 12
-    all_misses = Misses(tuple(misses("compute", *[0.01] * 9)), tuple(rows), (), load_bands())
+    all_misses = Misses(tuple(misses("compute", *[0.01] * 9)), tuple(rows))
     scores = scores_of(all_misses)
     assert [one.inside for one in scores] == [(True, True)] * 12 + [(False, False)] * 12
     wide, narrow = scores[0].scores[1], scores[-1].scores[1]
@@ -98,7 +98,7 @@ def test_no_source_makes_the_band_that_holds_it():
 
 
 def test_a_band_without_a_miss_scores_its_width():
-    bands = Misses((), (), (), load_bands()).bands()
+    bands = Misses((), ()).bands()
     one = scored(held(0.0), bands)
     assert one.inside == (True, True)
     assert one.scores[1] == pytest.approx(
@@ -113,10 +113,10 @@ def test_a_band_without_a_miss_scores_its_width():
 
 def test_the_error_of_what_is_awaited_is_that_of_exposed_seconds_beside_the_same_compute():
     row = the_published("Table 2", model="controlnet", num_gpus=64)
-    ((miss, gpus, _),) = waits([Record.of(row, row.value / 2)])
+    (miss,) = waits([Record.of(row, row.value / 2)])
     share = row.value / 2
     assert miss.error == pytest.approx(log((row.value / (1 - row.value)) / (share / (1 - share))))
-    assert (miss.source, gpus) == ("DiffusionPipe", 64)
+    assert miss.source == "DiffusionPipe"
     assert [*waits([replace(Record.of(row, 0.3), standing=Standing.FITTED, reason="it set the links")])] == []
     assert [*speedups([Record.of(row, 0.3)], load_bands())] == []
 
@@ -148,7 +148,7 @@ def test_a_models_own_numbers_are_our_times_over_the_published_by_device():
     records = [latency(2.2), latency(1.6, source=XDIT), latency(3.0, device=L20)]
     records = [replace(of, row=replace(of.row, model="SDXL at 1024")) for of in records]
     faster = replace(records[0], row=replace(records[0].row, quantity="samples_per_s"), predicted=4.0)
-    assert [*own([*records, faster])] == [
+    assert [*times_of_models([*records, faster])] == [
         ("sample", "sdxl", A100, "3", "0.5000", "1.1000"),
         ("sample", "sdxl", L20, "1", "1.5000", "1.5000"),
     ]

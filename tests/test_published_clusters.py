@@ -4,15 +4,12 @@ from statistics import geometric_mean
 
 import pytest
 
-from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import load_stack
 from validate.published.clusters import SETS, read_runs, settings, shared_rate
 
-SHIPPED = [run for run in read_runs() if run.cluster in cluster_names()]
-
 
 def test_the_stacks_reach_the_share_in_the_middle_of_runs_on_both_generations():
-    shares = [shared_rate(run) for run in read_runs() if run.role == SETS]
+    shares = [shared_rate(run) for run in read_runs() if run.why == SETS]
     share = geometric_mean(shares)
     assert shares == pytest.approx([share] * 3, rel=0.07)
     for name in ("compiled", "eager", "eager-2023"):
@@ -21,14 +18,16 @@ def test_the_stacks_reach_the_share_in_the_middle_of_runs_on_both_generations():
 
 
 def test_runs_are_within_an_eighth_of_what_was_published_but_controlnet():
-    for run in SHIPPED:
+    for run in read_runs():
         error = abs(run.predicted() / run.samples_per_s - 1)
         assert error <= (0.17 if run.options["model"] == "controlnet-cldm" else 0.12), run.name
 
 
 def test_encoding_while_training_costs_what_its_authors_say():
     """MosaicML: "if you are computing VAE and CLIP latents while training, expect a 1.4x increase in time"."""
-    cached, _ = (run for run in SHIPPED if run.name == "MosaicML cached 512 px" and run.stack.norms == "half")
+    cached, _ = (
+        run for run in read_runs() if run.name == "MosaicML cached 512 px" and run.stack.norms == "half"
+    )
     online, loaded = cached.predicted(frozen="online"), cached.predicted()
     assert online is not None
     assert loaded is not None

@@ -7,19 +7,9 @@ import pytest
 from profiles.errors import InputError
 from validate.published.ledger import Contest, Ledger
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
-from validate.published.report import (
-    BANDS,
-    LEFT_OUT,
-    MARKERS,
-    SAMPLED,
-    SERVED,
-    SHORT,
-    TODAY,
-    in_short,
-    regions_of,
-    write_between,
-)
-from validate.tables import parts_around
+from validate.published.report import TABLES as COMMANDS
+from validate.published.report import commands_in, in_short
+from validate.tables import parts_around, write_tables
 
 ROOT = Path(__file__).parents[1]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs/pages/accuracy.md"
@@ -69,25 +59,22 @@ def test_the_numbers_in_short_are_those_of_the_ledger(ledger):
 
 def test_a_text_gets_the_tables_whose_markers_it_holds(ledger, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("\n".join(["a", *SHORT, "b", *TODAY, "c", ""]))
-    assert regions_of(page) == [SHORT, TODAY]
-    write_between(page, ledger, regions_of(page))
+    end, commands = "<!-- end -->", ["published --readme: in short", "published --readme: today's models"]
+    short, today = (f"<!-- python -m validate {command} -->" for command in commands)
+    page.write_text("\n".join(["a", short, end, "b", today, end, "c", ""]))
+    assert commands_in(page) == commands
+    for command in commands:
+        write_tables(page, command, COMMANDS[command](ledger))
     text = page.read_text()
     assert text.index("| compared with | error |") < text.index("\nb\n") < text.index("| model | run |")
     assert "| source |" not in text
     page.write_text("nothing")
     with pytest.raises(InputError, match="must hold a line"):
-        regions_of(page)
-
-
-def region(path, markers):
-    """What stands between two markers of a text."""
-    text = path.read_text(encoding="utf-8")
-    before, after = parts_around(path, *markers)
-    return text[len(before) : len(text) - len(after)]
+        commands_in(page)
 
 
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
-    assert region(README, SHORT) == region(ACCURACY, SHORT)
-    assert regions_of(ACCURACY) == [SHORT]
-    assert regions_of(TABLES) == [MARKERS, TODAY, SAMPLED, BANDS, SERVED, LEFT_OUT]
+    command = "published --readme: in short"
+    assert parts_around(README, command)[1] == parts_around(ACCURACY, command)[1]
+    assert commands_in(ACCURACY) == [command]
+    assert commands_in(TABLES) == [other for other in COMMANDS if other != command]

@@ -12,7 +12,7 @@ from validate.fitting import boxes
 from validate.fitting.boxes import host_rows
 from validate.fitting.boxes import rows as link_rows
 from validate.published.clusters import read_runs
-from validate.published.ledger import Ledger, all_training
+from validate.published.ledger import COLUMNS, Ledger, all_training
 from validate.published.records import (
     LATENCY,
     METHODS_OF_KIND,
@@ -26,22 +26,15 @@ from validate.published.records import (
     source_name,
     source_names,
 )
-from validate.published.report import sampling_ledger
-from validate.published.rows import sampling_rows
-from validate.published.runs import all_runs
+from validate.published.runs import sampling_records, sampling_rows
 from validate.serving import mlperf, systems
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def predicted():
-    return all_runs()
-
-
-@pytest.fixture(scope="module")
-def ledger(predicted):
-    return sampling_ledger(predicted)
+def ledger():
+    return Ledger(tuple(sampling_records()))
 
 
 SOURCE = ("DistriFusion arXiv 2402.19481", "Table1")
@@ -68,14 +61,14 @@ def test_every_row_of_sampling_stands_in_the_ledger_once(ledger):
     assert len(ledger.records) == len(rows) == 380
     assert [one.row.source for one in ledger.records] == [row["source"] for row in rows]
     for one, row in zip(ledger.records, rows, strict=True):
-        numbers = [cell for cell in (row.latency_s, row.memory_gib) if cell is not None]
+        numbers = [cell for cell in (row.latency_s, row.number("memory_GB")) if cell is not None]
         assert one.row.value in numbers or (one.row.value == inf and row.out_of_memory)
         assert (one.standing is Standing.INDEPENDENT) == (one.reason == "")
         assert (one.standing is Standing.UNCOVERED) == (one.predicted is None) == (one.provenance == "")
         assert one.standing is not Standing.INDEPENDENT or one.error is not None
 
 
-def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, predicted):
+def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger):
     """Of anchors none is independent."""
     observed = [anchor.latency_s for name in model_names() for anchor in load_model(name).anchors]
     assert len(observed) > 40
@@ -93,7 +86,7 @@ def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, pr
 
 def test_every_source_has_a_name_and_every_name_a_source():
     names = {source_name(row.source, row.item) for row in all_published()}
-    names |= {source_name(row["source"], row.figure) for row in sampling_rows()}
+    names |= {source_name(row["source"], row["table_or_figure"]) for row in sampling_rows()}
     names |= {source_name(run.source, run.name) for run in read_runs()}
     names |= {of.published.group for of in systems.served()} | {source_name("MLPerf Inference v4.1", "")}
     assert names == set(source_names())
@@ -125,16 +118,15 @@ def test_every_shipped_strategy_is_of_one_kind():
 
 def test_every_number_is_written_with_its_provenance(ledger, tmp_path):
     path = tmp_path / "numbers.csv"
-    both = ledger + Ledger(tuple(all_training([])))
+    both = Ledger((*ledger.records, *all_training([])))
     both.write(path)
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert list(rows[0]) == list(both.frame().columns)
+    assert tuple(rows[0]) == COLUMNS
     assert len(rows) == 380 + len(all_published())
     for cells, one in zip(rows, both.records, strict=True):
         assert (cells["provenance"] == "") == (cells["predicted"] == "") == (one.predicted is None)
         assert cells["error"] == ("" if one.error is None else f"{one.error:.6g}")
         assert float(cells["published"]) == pytest.approx(one.row.value, rel=1e-5)
-    ledger.write(None)
     with pytest.raises(InputError, match="no-folder"):
         ledger.write(tmp_path / "no-folder" / "rows.csv")
 

@@ -1,14 +1,13 @@
 """Points: simulated strategies and samplers, for everything that is compared with the simulator."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from profiles.architectures.models import Model, load_model
 from profiles.errors import flag_of
-from profiles.machines.clusters import Cluster, load_cluster
+from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
 from sim.explore.search import run_sweep
@@ -23,47 +22,42 @@ from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 
-Loaded = TypeVar("Loaded")
 model_of, cluster_of = cache(load_model), cache(load_cluster)
 """Shipped models and clusters by name."""
 
 
 def scenario(
     model: str | Model,
-    cluster: str | Cluster,
+    cluster: str,
     num_gpus: int,
     batch_size: int,
     *,
-    stack: str | Stack = DEFAULT_STACK,
+    stack: str = DEFAULT_STACK,
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
-    """The scenario of a training run; model, cluster and stack by name or as objects."""
+    """The scenario of a training run; the model by name or as an object."""
     workload = TrainingWorkload(num_gpus, batch_size, **options)
-    of, where, software = _loaded(model, model_of), _loaded(cluster, cluster_of), _loaded(stack, load_stack)
-    return Scenario(of, where, workload, stack=software)
+    model = model_of(model) if isinstance(model, str) else model
+    return Scenario(model, cluster_of(cluster), workload, stack=load_stack(stack))
 
 
 def sampling(
     model: str | Model,
-    cluster: str | Cluster,
+    cluster: str,
     num_gpus: int,
     size: tuple[int, int],
     steps: int,
     *,
-    stack: str | Stack = DEFAULT_STACK,
+    stack: Stack = load_stack(),  # noqa: B008  the default one
     **options: Any,  # noqa: ANN401  as above
 ) -> SamplingScenario:
     """The scenario of sampling, likewise; the size is height and width in pixels."""
+    model = model_of(model) if isinstance(model, str) else model
     workload = SamplingWorkload(num_gpus, *size, steps, **options)
-    of, where, software = _loaded(model, model_of), _loaded(cluster, cluster_of), _loaded(stack, load_stack)
-    return SamplingScenario(of, where, workload, stack=software)
+    return SamplingScenario(model, cluster_of(cluster), workload, stack=stack)
 
 
-def _loaded(value: str | Loaded, load: Callable[[str], Loaded]) -> Loaded:
-    return load(value) if isinstance(value, str) else value
-
-
-def asked(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> str:  # noqa: ANN401  as of make
+def command_for(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> str:  # noqa: ANN401  as of make
     """The command that asks ``sim`` for a strategy in a scenario; of a sweep its first line is meant."""
     model, cluster, stack, workload = point.model.name, point.cluster.name, point.stack.name, point.workload
     flags: dict[str, Any] = {"model": model, "cluster": cluster, "gpus": workload.num_gpus}
@@ -72,21 +66,12 @@ def asked(name: str, point: Scenario, verb: str = "run", **parameters: Any) -> s
     parameters |= {"checkpointing": "none"} if verb == "sweep" else {}
     differing = {of.name: getattr(workload, of.name) for of in fields(workload)}
     flags |= {key: value for key, value in differing.items() if value != getattr(plain, key)}
-    return shlex.join(
-        [
-            "sim",
-            verb,
-            *(word for key, value in (flags | parameters).items() for word in (flag_of(key), str(value))),
-        ]
-    )
+    words = (word for key, value in (flags | parameters).items() for word in (flag_of(key), str(value)))
+    return shlex.join(["sim", verb, *words])
 
 
 def train(name: str, point: Scenario, **parameters: Any) -> Result:  # noqa: ANN401  as of make
-    """One iteration of a strategy.
-
-    Raises:
-        InfeasibleError: the strategy cannot do this.
-    """
+    """One iteration of a strategy."""
     return run_point(make(name, parameters), point)
 
 

@@ -21,9 +21,9 @@ from profiles.machines.devices import load_device
 from profiles.measuring.writing import csv_text, grouped, show, table
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
-from validate.published import rows
+from validate.published import runs
 from validate.published.ledger import NEAR
-from validate.published.rows import SamplingRow
+from validate.published.runs import SamplingRow
 from validate.tables import write_file
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
@@ -37,20 +37,16 @@ ATTENDED: Final = ("a100-80gb-sxm",)
 """Devices whose anchors show the share of its law that attention reaches, as its kernels were measured on them."""
 MOSTLY: Final = 0.5
 """Least part of the estimated time that attention has in an anchor that shows its share."""
-COLUMNS: Final = (
-    *("device", "model", "pixels", "batch", "steps"),
-    *("published", "laws alone", "factor", "source"),
-)
 
 ModelAnchor = tuple[str, Anchor]
 """Model and anchor."""
 
 
-def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[ModelAnchor], list[tuple[SamplingRow, str]]]:
+def published_anchors(path: Path = runs.INFERENCE) -> tuple[list[ModelAnchor], list[tuple[SamplingRow, str]]]:
     """Anchors in the order of the file, and the other one-GPU rows with a reason."""
     kept: list[ModelAnchor] = []
     left: list[tuple[SamplingRow, str]] = []
-    one_gpu = [row for row in rows.read_sampling(path) if row.num_gpus == 1]
+    one_gpu = [row for row in runs.read_sampling(path) if row.num_gpus == 1]
     anchors = [(row, row["folder"], _anchor(row)) for row in one_gpu if not _unfit(row)]
     dev = {_place(anchor) for row, _, anchor in anchors if row["model"] == DEV}
     for row, model, anchor in anchors:
@@ -83,9 +79,8 @@ def _unfit(row: SamplingRow) -> str:
 def _anchor(row: SamplingRow) -> Anchor:
     """The anchor of a row; guidance doubles the samples of a pass."""
     tag = re.match(r"\[([^],:]*)", row["note"])
-    source = (
-        f"{row['source']}, {row.figure} [{tag.group(1) if tag else 'text'}]{REMARKS.get(row['steps'], '')}"
-    )
+    where = f"{row['source']}, {row['table_or_figure']} [{tag.group(1) if tag else 'text'}]"
+    source = where + REMARKS.get(row["steps"], "")
     source += f"; {DISTILLED}" if row["model"] == DISTILLED else ""
     height, width, steps = (int(row[column]) for column in ("height", "width", "run_steps"))
     batch, device = 2 if row["cfg"].startswith("yes") else 1, cluster_of(row["cluster"]).device.name
@@ -145,17 +140,16 @@ def report_anchors(options: Namespace) -> None:
         lines.append([*place, *seconds, f"{value:.3f}", at.source])
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
-    words = (
-        f"attention reaches {shared_attention(anchors):.3f} of its law, others {load_stack().rates.matmul:g}"
-    )
-    near = []
+    share, near = shared_attention(anchors), list[str]()
+    words = f"attention reaches {share:.3f} of its law, others {load_stack().rates.matmul:g}"
     for device, of_device in grouped(factors, lambda one: one[0]).items():
         values = [value for _, value in of_device]
         count = sum(abs(value - 1) <= NEAR for value in values)
         within = f"{count} of {len(values)} factors within {NEAR:g} of 1, median {median(values):.3f}"
         near.append(f"{device}: {within}, {min(values):.3f} to {max(values):.3f}")
     title, texts = "one-GPU latencies: published, and by the laws alone", ("device", "model", "source")
-    show(170, table(title, COLUMNS, lines, left=texts), *near, words, *others)
+    header = (*texts[:2], "pixels", "batch", "steps", "published", "laws alone", "factor", "source")
+    show(170, table(title, header, lines, left=texts), *near, words, *others)
     for name, of_model in grouped(anchors, lambda one: one[0]).items() if options.output else ():
         ordered = sorted((one for _, one in of_model), key=lambda one: (one.device, one.height * one.width))
         cells = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)

@@ -32,8 +32,7 @@ from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import show, table, toml_text
 from validate.points import cluster_of
-from validate.published.rows import SamplingRow, sampling_rows
-from validate.published.runs import place_of, predict, scenario_of
+from validate.published.runs import SamplingRow, place_of, predict, sampling_rows, scenario_of
 from validate.tables import write_file
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
@@ -44,7 +43,6 @@ HOST_PIXELS: Final = "1024"
 HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel")
 """The methods of small images whose steps are all alike."""
 EXPLAINED: Final = 2 / 3
-HOST_COLUMNS: Final = ("box", "GPUs", "method", "published", "GPUs alone", "host of pace 1", "pace")
 
 
 class HostRow(NamedTuple):
@@ -54,16 +52,6 @@ class HostRow(NamedTuple):
     published_s: float
     gpu_s: float
     host_s: float
-
-    @property
-    def slowness(self) -> float:
-        """The most that the box's slowness can be."""
-        return self.published_s / self.host_s
-
-    @property
-    def waits(self) -> bool:
-        """Whether the run waits for the host."""
-        return self.gpu_s < EXPLAINED * self.published_s
 
 
 def host_rows(box: str) -> list[HostRow]:
@@ -75,7 +63,6 @@ def host_rows(box: str) -> list[HostRow]:
             continue
         if row.num_gpus == cluster.devices_per_node:
             alone = predict(row, {box: replace(cluster, host=FREE)}).outcome
-            assert alone is not None
             scenario = scenario_of(place_of(row, {box: replace(cluster, host=UNIT)}))
             host_s = sum(
                 phase.times * max(sum(op.host_s for op in ops) for ops in phase.plan.ops)
@@ -89,15 +76,16 @@ def run_hosts(options: Namespace) -> None:
     """Print each box's rows, and its slowness."""
     lines, paces = list[list[str]](), list[str]()
     for box in BOXES:
-        rows = host_rows(box)
-        for row in rows:
-            seconds = (f"{s:.3g} s" for s in (row.published_s, row.gpu_s, row.host_s))
-            slowness = f"{row.slowness:.2f}" if row.waits else f"at most {row.slowness:.2f}"
-            lines.append([box, f"{row.row.num_gpus}", row.row["method"], *seconds, slowness])
-        waiting = [row.slowness for row in rows if row.waits]
-        pace = median(waiting) if waiting else min([BOX.slowness, *(row.slowness for row in rows)])
-        paces.append(f"{box}: pace = {pace:.3g}")
-    show(100, table("Hosts", HOST_COLUMNS, lines, left=("box", "method")), *paces)
+        waiting, most = list[float](), [BOX.slowness]
+        for row, published_s, gpu_s, host_s in host_rows(box):
+            seconds = (f"{s:.3g} s" for s in (published_s, gpu_s, host_s))
+            slowness, waits = published_s / host_s, gpu_s < EXPLAINED * published_s
+            (waiting if waits else most).append(slowness)
+            pace = f"{slowness:.2f}" if waits else f"at most {slowness:.2f}"
+            lines.append([box, f"{row.num_gpus}", row["method"], *seconds, pace])
+        paces.append(f"{box}: pace = {median(waiting) if waiting else min(most):.3g}")
+    header = ("box", "GPUs", "method", "published", "GPUs alone", "host of pace 1", "pace")
+    show(100, table("Hosts", header, lines, left=("box", "method")), *paces)
 
 
 CLUSTER: Final = "l40-pcie-8"
@@ -126,7 +114,6 @@ SLOWDOWN: Final = 1.6
 measured, and independent rows of 4 A100 over PCIe come out too fast by 20 % with 1.1."""
 LEAST_EFFICIENCY: Final = 0.02
 HALVINGS: Final = 8
-LINK_COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
 
 
 def linked(points: Points) -> Cluster:
@@ -148,7 +135,7 @@ def linked(points: Points) -> Cluster:
 @cache
 def rows() -> tuple[SamplingRow, ...]:
     """Published rows that are fitted to, or check the fit."""
-    ours = (row for row in sampling_rows() if row.figure in FIGURES and row["method"] in USES)
+    ours = (row for row in sampling_rows() if row["table_or_figure"] in FIGURES and row["method"] in USES)
     return tuple(row for row in ours if row.num_gpus in SIZES and row.latency_s)
 
 
@@ -182,15 +169,15 @@ def report_efficiencies(options: Namespace) -> None:
         assert row.latency_s
         ratio, kind = exp(error_of(row, cluster)), USES[row["method"]]
         errors.setdefault(kind, []).append((1.0, ratio))
-        place = row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]
+        place = row["table_or_figure"], row["resolution_px"], f"{row.num_gpus}", row["method"]
         seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * ratio))
         lines.append([*place, *seconds, f"{100 * (ratio - 1):+.1f} %", kind])
     title = f"{CLUSTER}: published and predicted"
-    words = ("figure", "method", "fitted")
+    header = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
     law = cluster.collectives
     values = {"collectives": curve_values(law.efficiency) | {"across": curve_values(law.across)}}
     text = f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text(values).lstrip()}"
     kinds = (f"{kind}: {len(pairs)} rows, {Errors.of(pairs)}" for kind, pairs in errors.items())
-    show(120, table(title, LINK_COLUMNS, lines, left=words), *text.splitlines(), *kinds)
+    show(120, table(title, header, lines, left=("figure", "method", "fitted")), *text.splitlines(), *kinds)
     if options.output:
         write_file(options.output, text)

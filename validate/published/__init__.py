@@ -1,4 +1,1 @@
-"""Published measurements beside simulated ones.
-
-Simulated numbers are computed on each run; where a published one set a rate or an efficiency, the table says so.
-"""
+"""Published measurements beside numbers that are simulated anew, or a reason why there are none."""

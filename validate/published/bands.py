@@ -10,7 +10,7 @@ rows, which counts as twelve rows more. A kind of link that no row is of has the
 
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import chain
 from math import expm1, log, sqrt
@@ -21,25 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.architectures.models import model_names
-from profiles.costs.bands import (
-    ANCHORED,
-    ANY,
-    COMPUTE,
-    DATA_PARALLEL,
-    EXPOSED,
-    FEWEST,
-    PARTS,
-    PIPELINE,
-    SAMPLING,
-    SMALL,
-    SMALL_PIXELS,
-    TRAINING,
-    Bands,
-    Circumstances,
-    Shape,
-    Spread,
-    load_bands,
-)
+from profiles.costs import bands as parts
+from profiles.costs.bands import Bands, Circumstances, Shape, Spread, load_bands
 from profiles.costs.trust import COLUMNS, MISSES, OWN, Errors, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import IDEAL, INTER_NODE, INTRA_NODE, cluster_names
@@ -47,7 +30,7 @@ from profiles.measuring.writing import csv_text, grouped, toml_text
 from profiles.names import known_name
 from validate.points import cluster_of
 from validate.published.clusters import SETS, SETS_HOST, ClusterRun, read_runs
-from validate.published.held import ENOUGH, INSIDE, Held, Score, coverage_table, held_rows, scored
+from validate.published.held import ENOUGH, INSIDE, Held, Score, held_rows, scored
 from validate.published.ledger import Ledger
 from validate.published.records import (
     METHODS_OF_KIND,
@@ -60,7 +43,7 @@ from validate.published.records import (
     authors_of,
 )
 from validate.published.runs import Run, all_runs, outcome_of, scenario_of
-from validate.tables import Section, write_file
+from validate.tables import write_file
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
@@ -72,62 +55,44 @@ SHAPE: Final = Shape(**PRIORS["shape"])
 class Miss(NamedTuple):
     """Logarithm of measured over estimated seconds of a published number: one part of the error, and its source.
 
-    That of scaling is as at one doubling of the GPUs.
+    That of scaling is on ``gpus`` GPUs over ``base``.
     """
 
     part: str
     where: str
     source: str
     error: float
+    gpus: int = 1
+    base: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Misses:
-    """All that published numbers say about errors.
+class Misses(NamedTuple):
+    """All that published numbers say about errors: latencies of several GPUs that bands hold, and all else.
 
-    Attributes:
-        compute: of one GPU, or one node.
-        held: latencies on several GPUs.
-        trained: training on several nodes and pipelines, each with the number of its GPUs and of those it is set
-            against.
-        known: the shipped bands, for devices and repeats.
+    Devices and repeats are those of the shipped bands.
     """
 
-    compute: tuple[Miss, ...]
+    misses: tuple[Miss, ...]
     held: tuple[Held, ...]
-    trained: tuple[tuple[Miss, int, int], ...]
-    known: Bands
-
-    @classmethod
-    def of(cls, records: Sequence[Record], runs: Sequence[Run]) -> "Misses":
-        """The errors of a ledger's records and of the runs of sampling."""
-        known = load_bands()
-        trained = list(trained_misses(trainings(), known))
-        compute = (*sampled(runs, known), *(miss for miss, *_ in trained if miss.part == TRAINING))
-        several = (one for one in trained if one[0].part != TRAINING)
-        return cls(
-            compute, tuple(held_rows(runs)), (*several, *speedups(records, known), *waits(records)), known
-        )
+    known: Bands = load_bands()
 
     def without(self, source: str) -> "Misses":
         """The errors of all other sources."""
-        return replace(
-            self,
-            compute=tuple(one for one in self.compute if one.source != source),
-            held=tuple(one for one in self.held if one.source != source),
-            trained=tuple(one for one in self.trained if one[0].source != source),
-        )
+        misses = tuple(one for one in self.misses if one.source != source)
+        return self._replace(misses=misses, held=tuple(one for one in self.held if one.source != source))
 
     def bands(self) -> Bands:
         """The bands that follow."""
-        scaled = [Miss(SAMPLING, of.run.link, of.source, at_one(SHAPE, of.after, of.run)) for of in self.held]
-        for miss, gpus, base in self.trained:
-            between = (SHAPE.of(1.0, gpus) ** 2 - SHAPE.of(1.0, base) ** 2) ** 0.5
-            scaled.append(miss._replace(error=miss.error / (1.0 if miss.part == EXPOSED else between)))
-        parts = grouped((*self.compute, *scaled), lambda miss: miss.part)
-        spreads = [spread for part in PARTS[:-1] for spread in pooled(part, parts.get(part, []))]
-        repeat = next(one for one in self.known.spreads if one.part == PARTS[-1])
-        unknown = unmeasured([one for one in spreads if one.part == SAMPLING])
+        scaled = [
+            Miss(parts.SAMPLING, of.run.link, of.source, at_one(SHAPE, of.after, of.run)) for of in self.held
+        ]
+        for miss in self.misses:
+            between = (SHAPE.of(1.0, miss.gpus) ** 2 - SHAPE.of(1.0, miss.base) ** 2) ** 0.5
+            scaled.append(miss._replace(error=miss.error / between) if between else miss)
+        by_part = grouped(scaled, lambda miss: miss.part)
+        spreads = [spread for part in parts.PARTS[:-1] for spread in pooled(part, by_part.get(part, []))]
+        repeat = next(one for one in self.known.spreads if one.part == parts.PARTS[-1])
+        unknown = unmeasured([one for one in spreads if one.part == parts.SAMPLING])
         return replace(self.known, shape=SHAPE, spreads=(*spreads, *unknown, repeat))
 
 
@@ -155,17 +120,17 @@ def unmeasured(spreads: Sequence[Spread]) -> Iterator[Spread]:
 
 def pooled(part: str, misses: Sequence[Miss]) -> Iterator[Spread]:
     """The spread of a part anywhere, and where it is known of enough rows; the prior where there are too few rows."""
-    if len(misses) < FEWEST:
+    if len(misses) < parts.FEWEST:
         spread, words = PRIORS["parts"][part].values()
-        yield Spread(part, ANY, spread, 0, 0, f"prior: {words}")
+        yield Spread(part, parts.ANY, spread, 0, 0, f"prior: {words}")
         return
     everywhere = spread_of(one.error for one in misses)
-    places = {ANY: misses} | grouped(misses, lambda miss: miss.where)
-    for where, there in sorted(places.items(), key=lambda of: (of[0] != ANY, of[0])):
-        if len(there) >= FEWEST:
+    places = {parts.ANY: misses} | grouped(misses, lambda miss: miss.where)
+    for where, there in sorted(places.items(), key=lambda of: (of[0] != parts.ANY, of[0])):
+        if len(there) >= parts.FEWEST:
             sources = sorted({one.source for one in there})
-            own = spread_of(one.error for one in there)
-            spread = (len(there) * own + ENOUGH * everywhere) / (len(there) + ENOUGH)
+            there_alone = spread_of(one.error for one in there)
+            spread = (len(there) * there_alone + ENOUGH * everywhere) / (len(there) + ENOUGH)
             yield Spread(part, where, spread, len(there), len(sources), f"{COMMAND}: {', '.join(sources)}")
 
 
@@ -173,13 +138,14 @@ def sampled(runs: Iterable[Run], known: Bands) -> Iterator[Miss]:
     """Published latencies of one GPU over those predicted without the anchors of their source."""
     for run in runs:
         published_s, apart = run.row.latency_s, run.record.standing is Standing.APART
-        if run.place is None or not published_s or run.place.num_gpus > 1 or apart:
+        if not published_s or run.place.num_gpus > 1 or apart:
             continue
         there = run.left_out
-        family, part = known.family(there.cluster.device.name), ANCHORED if there.anchored else COMPUTE
-        small = there.height * there.width * scenario_of(there).backbone.frames <= SMALL_PIXELS
+        family = known.family(there.cluster.device.name)
+        part = parts.ANCHORED if there.anchored else parts.COMPUTE
+        small = there.height * there.width * scenario_of(there).backbone.frames <= parts.SMALL_PIXELS
         error = log(published_s / outcome_of(there, run.sampler).latency_s)
-        yield Miss(part, family + SMALL * small, run.row.published.authors, error)
+        yield Miss(part, family + parts.SMALL * small, run.row.published.authors, error)
 
 
 class Trained(NamedTuple):
@@ -189,68 +155,57 @@ class Trained(NamedTuple):
     error: float
     base: "Trained | None" = None
 
-    @property
-    def gpus(self) -> int:
-        """Number of GPUs."""
-        return int(self.run.options["gpus"])
-
 
 def trainings() -> Iterator[Trained]:
     """Predicted over published throughput of training: of all runs within one node, and of others with one there."""
-    within: dict[tuple[str, object, str, str], Trained] = {}
-    for run in sorted(read_runs(), key=lambda run: int(run.options["gpus"])):
-        predicted = run.predicted()
-        if predicted is None:
-            continue
-        key = run.name, run.options["resolution"], run.stack.name, run.device_name
-        one = Trained(run, log(predicted / run.samples_per_s), within.get(key))
-        if one.gpus <= cluster_of(run.cluster).devices_per_node:
-            within[key] = one = one._replace(base=None)
+    within: dict[tuple[object, ...], Trained] = {}
+    for run in sorted(read_runs(), key=lambda run: run.gpus):
+        one = Trained(run, log(1 + run.error()), within.get(run.task))
+        if run.gpus <= cluster_of(run.cluster).devices_per_node:
+            within[run.task] = one = one._replace(base=None)
         elif one.base is None:
             continue
         yield one
 
 
-def trained_misses(trained: Iterable[Trained], known: Bands) -> Iterator[tuple[Miss, int, int]]:
-    """Errors of training within one node that set nothing, and of several nodes over one; with the GPUs of both."""
-    for one in trained:
-        where = known.family(one.run.device_name), authors_of(one.run.source)
-        if one.base is not None:
-            if one.run.role != SETS_HOST:  # it sets the host's time together with its base
-                yield Miss(DATA_PARALLEL, *where, one.error - one.base.error), one.gpus, one.base.gpus
-        elif one.run.role not in (SETS, SETS_HOST):
-            yield Miss(TRAINING, *where, one.error), 1, 1
+def trained_misses(known: Bands) -> Iterator[Miss]:
+    """Errors of training within one node that set nothing, and of several nodes over one."""
+    for one in trainings():
+        base, where = one.base, (known.family(one.run.device_name), authors_of(one.run.source))
+        if base is not None:
+            if one.run.why != SETS_HOST:  # it sets the host's time together with its base
+                gpus = one.run.gpus, base.run.gpus
+                yield Miss(parts.DATA_PARALLEL, *where, one.error - base.error, *gpus)
+        elif one.run.why not in (SETS, SETS_HOST):
+            yield Miss(parts.TRAINING, *where, one.error)
 
 
-def speedups(records: Iterable[Record], known: Bands) -> Iterator[tuple[Miss, int, int]]:
+def speedups(records: Iterable[Record], known: Bands) -> Iterator[Miss]:
     """Predicted over published speedups of a pipeline over another method: the seconds of one over the other's."""
     for record in records:
         row, error = record.row, record.independent_error
         wanted = row.quantity == "speedup" and "partition" not in row.method
         if wanted and error is not None and row.machine in cluster_names():
             family = known.family(cluster_of(row.machine).device.name)
-            yield Miss(PIPELINE, family, row.authors, log(1 + error)), row.num_gpus or 1, 1
+            yield Miss(parts.PIPELINE, family, row.authors, log(1 + error), row.num_gpus or 1)
 
 
-def waits(records: Iterable[Record]) -> Iterator[tuple[Miss, int, int]]:
+def waits(records: Iterable[Record]) -> Iterator[Miss]:
     """Published over predicted seconds of exposed synchronisation, each relative to the compute of its run."""
     for record in records:
         published, share = record.row.value, record.predicted
         wanted = record.row.quantity == "synchronisation_ratio" and record.standing is not Standing.FITTED
         if wanted and share:
             ratio = published / (1 - published) / (share / (1 - share))
-            yield Miss(EXPOSED, ANY, record.row.authors, log(ratio)), record.row.num_gpus or 1, 1
+            yield Miss(parts.EXPOSED, parts.ANY, record.row.authors, log(ratio))
 
 
 @cache
 def misses_of(records: tuple[Record, ...]) -> Misses:
     """All errors, those of a ledger's records and of all runs of sampling."""
-    return Misses.of(records, all_runs())
-
-
-def coverage(ledger: Ledger) -> list[Section]:
-    """The bands of the ledger's numbers, each held against the others' sources."""
-    return [coverage_table(scores_of(misses_of(ledger.records)))]
+    known, runs = load_bands(), all_runs()
+    trained = (*trained_misses(known), *speedups(records, known), *waits(records))
+    return Misses((*sampled(runs, known), *trained), tuple(held_rows(runs)))
 
 
 def scores_of(misses: Misses) -> list[Score]:
@@ -259,17 +214,11 @@ def scores_of(misses: Misses) -> list[Score]:
     return [scored(row, others[row.source]) for row in misses.held]
 
 
-def write_bands(path: Path, ledger: Ledger) -> None:
-    """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
-    write_file(path, text_of(misses_of(ledger.records).bands()))
-
-
 def text_of(bands: Bands) -> str:
-    """The text of a file of bands."""
-    values: dict[str, object] = {
-        "devices": {key: getattr(bands, key) for key in ("measured", "exact", "stated")}
-    }
-    values |= {"shape": asdict(bands.shape), "spread": [asdict(one) for one in bands.spreads]}
+    """The text of a file of bands, with the priors, and the devices of the shipped bands."""
+    devices = {key: getattr(bands, key) for key in ("measured", "exact", "stated")}
+    spreads = [asdict(one) for one in bands.spreads]
+    values = {"devices": devices, "shape": asdict(bands.shape), "spread": spreads}
     return f"{PRIORS['head']}{toml_text(values, '.4g')}"
 
 
@@ -289,7 +238,7 @@ class Judged(NamedTuple):
 def judged(records: Iterable[Record], held: Iterable[Held], known: Bands) -> Iterator[Judged]:
     """The independent times and throughputs, and pipelines' speedups over other methods."""
     records, several = list(records), {row.record.row: row for row in held}
-    scaled = {(one.run.name, one.gpus, one.run.samples_per_s): one for one in trainings()}
+    scaled = {(one.run.name, one.run.gpus, one.run.samples_per_s): one for one in trainings()}
     for one in records:
         row, where, error = one.row, one.conditions, one.independent_error
         if error is None or where is None or row.quantity not in TIMES or where.kind == OTHER:
@@ -305,29 +254,21 @@ def judged(records: Iterable[Record], held: Iterable[Held], known: Bands) -> Ite
         model, size = (of.split(" ")[0] for of in (row.model, row.resolution_px))
         yield Judged(row.task, family, where.kind, row.authors, model, size, pace, scaling)
     for record in records:
-        for miss, *_ in speedups([record], known):
-            scaling = expm1(miss.error)
-            yield Judged(TASKS[0], miss.where, PIPELINE, miss.source, record.row.model, "", None, scaling)
+        for miss in speedups([record], known):
+            about = miss.part, miss.source, record.row.model, ""
+            yield Judged(TASKS[0], miss.where, *about, scaling=expm1(miss.error))
 
 
-def trusts(numbers: Iterable[Judged]) -> list[Trust]:
+def trusts(numbers: Iterable[Judged]) -> Iterator[Trust]:
     """Trust by task, family and kind, in that order."""
-    return [_trust(group) for _, group in sorted(grouped(numbers, lambda one: one[:3]).items())]
-
-
-def _trust(group: Sequence[Judged]) -> Trust:
-    first = group[0]
-    return Trust(
-        first.task,
-        first.family,
-        first.kind,
-        tuple(METHODS_OF_KIND[first.kind]),
-        sources=_distinct(one.source for one in group),
-        models=_distinct(one.model for one in group),
-        sizes=_distinct(one.size for one in group),
-        pace=errors_of(one.pace for one in group),
-        scaling=errors_of(one.scaling for one in group),
-    )
+    for (task, family, kind), group in sorted(grouped(numbers, lambda one: one[:3]).items()):
+        sources, models, sizes = (
+            tuple(sorted({getattr(one, key) for one in group} - {"", UNSAID}))
+            for key in ("source", "model", "size")
+        )
+        paces, scalings = errors_of(one.pace for one in group), errors_of(one.scaling for one in group)
+        methods = tuple(METHODS_OF_KIND[kind])
+        yield Trust(task, family, kind, methods, sources, models, sizes, paces, scalings)
 
 
 def errors_of(errors: Iterable[float | None]) -> Errors:
@@ -343,19 +284,15 @@ def cells_of(trust: Trust) -> tuple[str, ...]:
     return trust.task, trust.family, trust.kind, *names, *chain(*errors)
 
 
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(names) - {"", UNSAID}))
-
-
 def write_trust(path: Path, ledger: Ledger) -> None:
     """Write the trust that follows from a ledger."""
     held = misses_of(ledger.records).held
     lines = [cells_of(trust) for trust in trusts(judged(ledger.records, held, load_bands()))]
     write_file(path, csv_text(COLUMNS, lines))
-    write_file(path.with_name(MISSES.name), csv_text(OWN, own(ledger.records)))
+    write_file(path.with_name(MISSES.name), csv_text(OWN, times_of_models(ledger.records)))
 
 
-def own(records: Iterable[Record]) -> Iterator[tuple[str, ...]]:
+def times_of_models(records: Iterable[Record]) -> Iterator[tuple[str, ...]]:
     """The lines of our times over those of each shipped model's own independent times and throughputs, by device."""
     times: dict[tuple[str, ...], list[float]] = {}
     for one in records:

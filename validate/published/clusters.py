@@ -2,15 +2,15 @@
 
 ``clusters.csv`` says how each run is simulated. What its source leaves open is assumed: MosaicML's A100s have 40 GB, as
 in its first benchmark, whose encoders run under autocast (the later code encodes in half precision).
-NeMo's ControlNet, which is cldm's, encodes images under autocast.
-A run "in view" was known while
-stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
-stacks: the geometric mean of ``shared_rate``; those that "set the host" give its seconds in an iteration
-(``hidden_by_nothing``). Attention's share is set by one-GPU latencies that are mostly attention (``anchors``).
+NeMo's ControlNet, which is cldm's, encodes images under autocast. Two kinds of runs set constants: the share of the
+laws that all kernels but attention reach on all stacks, which is the geometric mean of ``shared_rate``, and the seconds
+of the host in an iteration (``hidden_by_nothing``). Attention's share is set by one-GPU latencies that are mostly
+attention (``anchors``).
 """
 
 import argparse
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,9 +20,8 @@ from scipy.optimize import brentq
 
 from profiles.architectures.models import load_model
 from profiles.costs.resolutions import with_frames
-from profiles.errors import InfeasibleError
-from profiles.files import Row, read_rows
-from profiles.machines.clusters import cluster_names, load_cluster
+from profiles.files import read_text
+from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from profiles.measuring.writing import grouped
 from profiles.software.levers import FP8, HALF
@@ -35,7 +34,6 @@ from validate.published.records import (
     TASKS,
     Conditions,
     Published,
-    Reason,
     Record,
     Standing,
     kind_of,
@@ -43,16 +41,13 @@ from validate.published.records import (
     stack_of,
     the_published,
 )
-from validate.tables import Section, print_sections, signed, write_tables
+from validate.tables import Section, print_sections, read_cells, signed, write_tables
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"
-COLUMNS: Final = (
-    "name", "source", "model", "cluster", "device", "gpus", "strategy", "micro_batches", "batch", "resolution",
-    "frozen", "ema", "engine", "role", "samples_per_s",
-)  # fmt: skip
-SETS: Final = "sets the rates"
-SETS_HOST: Final = "sets the host"
-ROLES: Final = (SETS, SETS_HOST, "in view", "independent")
+OPTIONS: Final = ("model", "gpus", "micro_batches", "batch_size", "resolution", "frozen", "ema")
+"""Columns that are arguments of ``sim.run``."""
+SETS: Final = "sets the share of the laws that stacks reach"
+SETS_HOST: Final = "sets what the host takes in an iteration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +56,9 @@ class ClusterRun:
 
     Attributes:
         options: arguments of ``sim.run`` except cluster and stack; beside the strategy its parameters and others.
-        device: name of the device in it, where it is another.
+        device: name of the device in the cluster, where it is another.
         stack: of the engine and its version.
-        samples_per_s: published throughput.
+        standing: of the published number, and why.
     """
 
     name: str
@@ -72,34 +67,37 @@ class ClusterRun:
     cluster: str
     device: str
     stack: Stack
-    role: str
     samples_per_s: float
+    standing: Standing
+    why: str
 
     @classmethod
-    def of(cls, row: Row) -> Self:
+    def of(cls, row: Mapping[str, str]) -> Self:
         """The run of a row."""
-        numbers = {"gpus": "gpus", "micro_batches": "micro_batches", "batch_size": "batch"}
-        texts = ("model", "frozen", "ema")
-        options: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
-        options |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
-        options["strategy"], *parameters = row.text("strategy").split()
-        named = (of.partition("=") for of in parameters)
-        options |= {name: int(value) if value.isdigit() else value for name, _, value in named}
-        (device,) = row.cells(("device",))
-        where = row.text("cluster"), device, stack_of(row.text("engine"))
-        result = row.choice("role", ROLES), row.number("samples_per_s")
-        return cls(row.text("name"), row.text("source"), options, *where, *result)
+        strategy, *parameters = row["strategy"].split()
+        texts = {key: row[key] for key in OPTIONS} | dict(of.split("=") for of in parameters)
+        options = {key: int(text) if text.isdigit() else text for key, text in texts.items()}
+        where = row["cluster"], row["device"], stack_of(row["engine"])
+        result = float(row[SAMPLES_PER_S]), Standing(row["standing"] or Standing.INDEPENDENT), row["why"]
+        return cls(row["name"], row["source"], options | {"strategy": strategy}, *where, *result)
 
     @property
     def device_name(self) -> str:
-        """The device in the cluster; for a cluster that is not shipped, the cluster's name."""
-        there = self.cluster in cluster_names()
-        return self.device or (load_cluster(self.cluster).device.name if there else self.cluster)
+        """The device in the cluster."""
+        return self.device or load_cluster(self.cluster).device.name
 
-    def predicted(self, stack: Stack | None = None, **other: str | int) -> float | None:
-        """Simulated samples per second, under another stack or arguments if given; None if no such cluster ships."""
-        if self.cluster not in cluster_names():
-            return None
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return int(self.options["gpus"])
+
+    @property
+    def task(self) -> tuple[object, ...]:
+        """All but the number of GPUs."""
+        return self.name, self.options["resolution"], self.stack.name, self.device_name
+
+    def predicted(self, stack: Stack | None = None, **other: str | int) -> float:
+        """Simulated samples per second, under another stack or arguments if given."""
         cluster = load_cluster(self.cluster)
         if self.device:
             name = f"{self.cluster} of {self.device}"
@@ -108,25 +106,20 @@ class ClusterRun:
         result = api.run(cluster=cluster, stack=stack or self.stack, **options)  # type: ignore[arg-type]
         return result.samples_per_s
 
-    def error(self, stack: Stack | None = None, **other: str | int) -> float | None:
+    def error(self, stack: Stack | None = None, **other: str | int) -> float:
         """Predicted over published throughput, less one, likewise."""
-        predicted = self.predicted(stack, **other)
-        return None if predicted is None else predicted / self.samples_per_s - 1
+        return self.predicted(stack, **other) / self.samples_per_s - 1
 
 
 @cache
 def read_runs() -> tuple[ClusterRun, ...]:
     """The published runs in the order of their file."""
-    return tuple(map(ClusterRun.of, read_rows(RUNS, COLUMNS)))
+    return tuple(map(ClusterRun.of, read_cells(RUNS)))
 
 
 def shared_rate(run: ClusterRun) -> float:
     """Share of the laws, the same for all kernels but attention, at which a run takes as long as published."""
-
-    def excess(share: float) -> float:
-        return (run.predicted(rated(run.stack, share)) or 0.0) - run.samples_per_s
-
-    return float(brentq(excess, 0.1, 1.0, xtol=1e-5))
+    return float(brentq(lambda share: run.error(rated(run.stack, share)), 0.1, 1.0, xtol=1e-5))
 
 
 def rated(stack: Stack, share: float) -> Stack:
@@ -136,63 +129,22 @@ def rated(stack: Stack, share: float) -> Stack:
 
 def hidden_by_nothing(few: ClusterRun, many: ClusterRun) -> float:
     """Seconds of the host in an iteration that, with one factor on all else, give both runs of a pair their pace."""
-
-    def pace(run: ClusterRun) -> tuple[float, float]:
-        batch, simulated = int(run.options["batch_size"]), run.predicted(iteration_us=0)
-        assert simulated is not None
-        return batch / run.samples_per_s, batch / simulated
-
-    (few_s, few_without_s), (many_s, many_without_s) = pace(few), pace(many)
+    few_s, many_s = (int(run.options["batch_size"]) / run.samples_per_s for run in (few, many))
+    few_without_s, many_without_s = (
+        int(run.options["batch_size"]) / run.predicted(iteration_us=0) for run in (few, many)
+    )
     return few_s - few_without_s * (few_s - many_s) / (few_without_s - many_without_s)
 
 
-REASONS: Final[dict[str, Reason]] = {
-    SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
-    SETS_HOST: (Standing.FITTED, "sets what the host takes in an iteration"),
-    "in view": (Standing.IN_VIEW, "in view when stacks were described"),
-    "independent": (Standing.INDEPENDENT, ""),
-}
-"""The standings of the roles of ``clusters.csv``."""
 IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
 """Images of MosaicML's whole training by pixels of a side (its README)."""
 CACHED: Final = "MosaicML cached"
-WAN: Final[dict[str, Any]] = {
-    "frozen": "cached",
-    "checkpointing": "block",
-    "resolution": "832x480",
-    "frames": 93,
-}
-"""Options for training on 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52.
-
-The row names neither checkpointing nor the stack: blocks and eager are assumed.
-"""
-LORA: Final[dict[str, Any]] = {
-    "strategy": "ddp",
-    "cluster": "b200-ib",
-    "gpus": 1,
-    "batch_size": 1,
-    "resolution": 512,
-    "frozen": "cached",
-    "trainable": "lora:16",
-    "checkpointing": "block",
-}
-"""Options of the LoRA, whose row names neither rank nor checkpointing, nor what its encoders do."""
-TUNED: Final[dict[str, Any]] = {
-    "strategy": "fsdp",
-    "cluster": "h100-nvlink-8",
-    "gpus": 8,
-    "frozen": "cached",
-    "frames": 1,
-}
-"""Options of Automodel's full fine-tuning of Wan 2.1, which prints 38 to 49 GiB but no size: with Adam in single
-precision one frame of 832x480 takes 49 to 53, of 512x512 41 to 45, and with checkpointing either 31 at most.
-"""
+TUNED: Final[dict[str, dict[str, Any]]] = tomllib.loads(read_text(RUNS.with_name("tuning.toml")))
+"""Options of the runs of which other numbers than throughputs are published."""
 FORWARDS: Final = 3
 """FLOP of an iteration over those of a forward, without recomputation: a backward counts as two. NeMo and Megatron are
 known to count so; the code behind the row was not read."""
 TERA: Final = 1e12
-MARKERS: Final = "<!-- python -m validate clusters --readme -->", "<!-- end -->"
-"""Lines before and after the tables that the command writes into a text."""
 
 
 def throughputs() -> Iterator[Record]:
@@ -216,10 +168,9 @@ def tables() -> Iterator[Section]:
 
 
 def _line(run: ClusterRun, record: Record) -> list[str]:
-    predicted = "-" if record.predicted is None else f"{record.predicted:,.1f}"
-    gpus = f"{run.options['gpus']} of {run.device or run.cluster}"
+    gpus = f"{run.gpus} of {run.device or run.cluster}"
     sizes = (f"{run.options[key]}" for key in ("batch_size", "resolution"))
-    numbers = f"{run.samples_per_s:,.1f}", predicted, error_words(record)
+    numbers = f"{run.samples_per_s:,.1f}", f"{record.predicted:,.1f}", error_words(record)
     return [run.name, gpus, *sizes, run.stack.name, *numbers, f"{record.standing}"]
 
 
@@ -228,49 +179,35 @@ def run_clusters(options: argparse.Namespace) -> None:
     sections = list(tables())
     print_sections(sections)
     if options.readme is not None:
-        write_tables(options.readme, MARKERS, sections)
+        write_tables(options.readme, "clusters --readme", sections)
     if options.rates:
-        for run in (run for run in read_runs() if run.role == SETS):
+        for run in (run for run in read_runs() if run.why == SETS):
             print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
         for few, many in _pairs():
-            where = f"{few.name} on {few.options['gpus']} and {many.options['gpus']} GPUs ({few.stack.name})"
+            where = f"{few.name} on {few.gpus} and {many.gpus} GPUs ({few.stack.name})"
             seconds = hidden_by_nothing(few, many)
             print(f"{where}: {seconds:.3f} s of the host an iteration that nothing hides")
 
 
 def _record(run: ClusterRun) -> Record:
-    options, gpus = run.options, int(run.options["gpus"])
+    options, strategy = run.options, str(run.options["strategy"])
     row = Published(
-        TASKS[0],
-        source=run.source,
-        item=run.name,
-        model=str(options["model"]),
-        machine=run.device_name,
-        num_gpus=gpus,
-        method=f"{options['strategy']}, {options['frozen']}",
-        batch_size=int(options["batch_size"]),
-        quantity=SAMPLES_PER_S,
-        value=run.samples_per_s,
+        TASKS[0], run.source, run.name, str(options["model"]), run.device_name, run.gpus,
+        f"{strategy}, {options['frozen']}", int(options["batch_size"]), SAMPLES_PER_S, run.samples_per_s,
         resolution_px=f"{options['resolution']}",
-    )
-    try:
-        predicted = run.predicted()
-    except InfeasibleError as reason:
-        return Record(row, None, Standing.UNCOVERED, str(reason))
-    if predicted is None:
-        return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
-    kind = kind_of(str(options["strategy"]), gpus)
-    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
+    )  # fmt: skip
+    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind_of(strategy, run.gpus))
     setting = f"{run.cluster}, stack {run.stack.name}, {options['micro_batches']} micro-batches"
-    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
+    standing = run.standing, run.why
+    return Record(row, run.predicted(), *standing, setting, ESTIMATED, conditions=conditions)
 
 
 def model_flops() -> Iterator[Record]:
     """FLOP of the model per second and GPU, for a run whose throughput is not published."""
     row = the_published("NeMo", quantity="model_tflops_per_gpu")
     gpus, batch = row.num_gpus or 1, row.batch_size or 1
-    result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **WAN)
-    model = with_frames(load_model(row.model), WAN["frames"], load_device("h100-80gb-sxm"))
+    result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **TUNED["wan"])
+    model = with_frames(load_model(row.model), TUNED["wan"]["frames"], load_device("h100-80gb-sxm"))
     layers = [layer for index in model.backbones for layer in model.components[index].layers]
     forward = sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
     predicted = FORWARDS * forward * result.samples_per_s / gpus / TERA
@@ -281,7 +218,8 @@ def fewer_bits() -> Iterator[Record]:
     """Time of a step of a LoRA on one B200 in fp8 over that in half precision, both compiled."""
     row = the_published("unsloth")
     half, fp8 = (
-        api.run(row.model, stack="inductor", precision=of, **LORA).samples_per_s for of in (HALF, FP8)
+        api.run(row.model, stack="inductor", precision=of, **TUNED["lora"]).samples_per_s
+        for of in (HALF, FP8)
     )
     yield Record.of(row, half / fp8, "ddp, rank 16, block checkpointing, encoders cached, stack inductor")
 
@@ -290,7 +228,7 @@ def settings() -> Iterator[Record]:
     """Time of a step of Automodel's fine-tuning with another setting over that before: gradients, then compilation."""
     words = "fsdp, one frame of 832x480, encoders cached, memory recipes mixed and mixed-fp16-gradient"
     steps = [
-        api.run("wan2.1-14b", batch_size=8, memory_recipe=recipe, stack=stack, **TUNED).iteration_s
+        api.run("wan2.1-14b", batch_size=8, memory_recipe=recipe, stack=stack, **TUNED["full"]).iteration_s
         for recipe, stack in (
             ("mixed", "eager"), ("mixed-fp16-gradient", "eager"), ("mixed-fp16-gradient", "inductor"),
         )
@@ -301,30 +239,26 @@ def settings() -> Iterator[Record]:
 
 def _pairs() -> Iterator[tuple[ClusterRun, ClusterRun]]:
     """Every run with the same run on the fewest GPUs before it."""
-    task = lambda run: (run.name, run.options["resolution"], run.stack.name, run.device_name)  # noqa: E731
-    for runs in grouped(read_runs(), task).values():
-        base, *more = sorted(runs, key=lambda run: int(run.options["gpus"]))
-        yield from ((base, run) for run in more if run.options["gpus"] != base.options["gpus"])
+    for runs in grouped(read_runs(), lambda run: run.task).values():
+        base, *more = sorted(runs, key=lambda run: run.gpus)
+        yield from ((base, run) for run in more if run.gpus != base.gpus)
 
 
 def _scaling() -> Iterator[list[str]]:
     """Throughput over that of the same run on the fewest GPUs."""
     for base, run in _pairs():
         published = run.samples_per_s / base.samples_per_s
-        predicted, over = run.predicted(), base.predicted()
-        simulated = None if predicted is None or over is None else predicted / over
-        error = "-" if simulated is None else signed(simulated / published - 1)
-        gpus = f"{run.options['gpus']} over {base.options['gpus']}"
-        words = [run.name, gpus, f"{run.options['resolution']}"]
-        yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
+        simulated = run.predicted() / base.predicted()
+        words = [run.name, f"{run.gpus} over {base.gpus}", f"{run.options['resolution']}"]
+        yield [*words, f"{published:.2f}", f"{simulated:.2f}", signed(simulated / published - 1)]
 
 
 def encoders() -> Iterator[Record]:
     """Time of MosaicML's training, at 256 and then at 512 pixels on 8 GPUs, with the encoders online over cached."""
     row = the_published("README", quantity="time_ratio")
-    runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.options["gpus"] == row.num_gpus]
+    runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.gpus == row.num_gpus]
     online, cached = (
-        sum(IMAGES[int(of.options["resolution"])] / (of.predicted(frozen=frozen) or 1.0) for of in runs)
+        sum(IMAGES[int(of.options["resolution"])] / of.predicted(frozen=frozen) for of in runs)
         for frozen in ("online", "cached")
     )
     yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")

@@ -9,25 +9,24 @@ Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4, s
 2405.14430v1), section 3.3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, product
 from typing import Any, Final
 
-from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_layers_model
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
 from strategies.registry import make
 from strategies.scenario import Scenario
 from validate.equal_blocks import equal_blocks_transformer
-from validate.points import asked, best, fastest, replayed, sampling, scenario, train
+from validate.points import best, command_for, fastest, replayed, sampling, scenario, train
 from validate.published.records import OVER, Record, published, the_published
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet-cldm")
 """Both readings of ControlNet's frozen part (see their model files), that of Table 1 first."""
 READINGS: Final = {"sd21": ("sd21",), "controlnet": CONTROLNETS}
-CONDITIONED: Final = {"sd21": 0.5, **dict.fromkeys(CONTROLNETS, 0.5)}
+CONDITIONED: Final = 0.5
 """Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
 (2022). Their own recipes train without."""
 STACK: Final = "eager-2023"
@@ -42,12 +41,7 @@ STEPS: Final = 50
 """Sampling steps in PipeFusion's section 3.3."""
 
 
-def on_p4de(
-    model: str | Model,
-    num_gpus: int,
-    batch_size: int,
-    **options: Any,  # noqa: ANN401  those of a workload
-) -> Scenario:
+def on_p4de(model: str, num_gpus: int, batch_size: int, **options: Any) -> Scenario:  # noqa: ANN401  as scenario's
     """A scenario of DiffusionPipe's machines and stack."""
     return scenario(model, "p4de", num_gpus, batch_size, stack=STACK, **options)
 
@@ -62,7 +56,7 @@ def frozen_ratios() -> Iterator[Record]:
             frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
             backbones = [costs[i] for i in point.model.backbones]
             trained_s = sum(float((of.forward_s(batch) + of.backward_s(batch)).sum()) for of in backbones)
-            yield Record.of(row, frozen_s / trained_s, asked("ddp", point))
+            yield Record.of(row, frozen_s / trained_s, command_for("ddp", point))
 
 
 def synchronisation_shares() -> Iterator[Record]:
@@ -78,16 +72,7 @@ def synchronisation_shares() -> Iterator[Record]:
             once = train("ddp", point, overlap="none").expected
             reduced_s = train("ddp", point, overlap="buckets").expected.collective_s
             share = reduced_s / (once.duration_s - once.collective_s + reduced_s)
-            yield Record.of(row, share, asked("ddp", point))
-
-
-def frozen_share(model: str) -> float:
-    """Time of the frozen part over that of the backbone: the inverse of one of Fig. 4's 24 numbers for a model.
-
-    That number is the bubble of 2 stages and 1 micro-batch over the frozen time.
-    """
-    rows = published("Fig. 4", model=model, quantity="bubble_over_frozen_time", num_gpus=2)
-    return 1 / next(row.value for row in rows if row.note == "2 stages, 1 micro-batches")
+            yield Record.of(row, share, command_for("ddp", point))
 
 
 @cache
@@ -106,9 +91,14 @@ def unfilled_bubbles_of(share: float, stages: int, count: int) -> dict[str, floa
 
 
 def unfilled_bubbles() -> Iterator[Record]:
-    """Fig. 4: 1F1B on equal layers, the frozen part run data-parallel before it."""
+    """Fig. 4: 1F1B on equal layers, the frozen part run data-parallel before it.
+
+    The bubble of 2 stages and 1 micro-batch over the frozen time, one of 24 numbers for a model, is the time of the
+    backbone over that of the frozen part.
+    """
+    first = {"quantity": "bubble_over_frozen_time", "note": "2 stages, 1 micro-batches"}
     for row in published("Fig. 4"):
-        share = frozen_share(row.model)
+        share = 1 / the_published("Fig. 4", model=row.model, **first).value
         stages, count = (int(words.split()[0]) for words in row.note.split(", ")[:2])
         value = unfilled_bubbles_of(share, stages, count)[row.quantity]
         yield Record.of(row, value, f"equal layers, frozen over trained {share:.4f}", provenance=EQUAL)
@@ -124,9 +114,9 @@ def useful_share() -> Iterator[Record]:
 
 
 DRAWS: Final = (
-    (0.5, "iteration", "rank"),
-    (0.5, "iteration", "iteration"),
-    (0.5, "rank", "rank"),
+    (CONDITIONED, "iteration", "rank"),
+    (CONDITIONED, "iteration", "iteration"),
+    (CONDITIONED, "rank", "rank"),
     (0.0, "iteration", "iteration"),
 )
 """Probability of the extra forward pass; who draws it under DiffusionPipe, whose groups follow one plan of an
@@ -150,13 +140,13 @@ def speed_ups(
             for by in (own, others)
         )
         pipe = fastest(own_point, "diffusionpipe", fill="partial")
-        command = asked("diffusionpipe", own_point, "sweep", fill="partial")
+        command = command_for("diffusionpipe", own_point, "sweep", fill="partial")
         if num_gpus == 8:
             yield Record.of(the_published("Fig. 14", model=row_model), pipe.bubble_ratio, command)
         for name, parameters in BASELINES.items():
             for row in published("6.1", model=row_model, method=f"diffusionpipe/{name}", num_gpus=num_gpus):
                 ratio = pipe.samples_per_s / train(name, point, **parameters).samples_per_s
-                yield Record.of(row, ratio, f"{command}{OVER}{asked(name, point, **parameters)}")
+                yield Record.of(row, ratio, f"{command}{OVER}{command_for(name, point, **parameters)}")
 
 
 def eight_nodes() -> Iterator[Record]:
@@ -184,14 +174,12 @@ def ablation(names: Sequence[str] = CONTROLNETS) -> Iterator[Record]:
     """Fig. 15: the gain of filling, and of partial batches, on 8 GPUs."""
     for name in names:
         for batch in (256, 384):
-            point = on_p4de(name, 8, batch, self_conditioning=CONDITIONED[name])
-            rates = {
-                of: fastest(point, "diffusionpipe", fill=of).samples_per_s
-                for of in ("partial", "full", "none")
-            }
+            point = on_p4de(name, 8, batch, self_conditioning=CONDITIONED)
+            fills = ("partial", "full", "none")
+            rates = {of: fastest(point, "diffusionpipe", fill=of).samples_per_s for of in fills}
             for row in published("Fig. 15", batch_size=batch):
                 less, more = FILLS[row.method]
-                commands = (asked("diffusionpipe", point, "sweep", fill=of) for of in (less, more))
+                commands = (command_for("diffusionpipe", point, "sweep", fill=of) for of in (less, more))
                 yield Record.of(row, 1 - rates[less] / rates[more], OVER.join(commands))
 
 
@@ -207,14 +195,12 @@ def cascades(machines: Sequence[tuple[int, int]] = ((8, 256), (64, 2048))) -> It
         pipe = fastest(point, "diffusionpipe", fill="none")
         other = best(point, "ddp", overlap="none", backbones="parallel")
         if other is not None:
-            commands = (
-                asked("diffusionpipe", point, "sweep", fill="none"),
-                asked("ddp", point, "sweep", overlap="none", backbones="parallel"),
-            )
-            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, OVER.join(commands))
+            command = command_for("diffusionpipe", point, "sweep", fill="none")
+            command += OVER + command_for("ddp", point, "sweep", overlap="none", backbones="parallel")
+            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, command)
 
 
-TABLES: Final = {
+TABLES: Final[Mapping[str, Sequence[Callable[[], Iterator[Record]]]]] = {
     "table-1": (frozen_ratios,),
     "table-2": (synchronisation_shares,),
     "section-6.1": (one_node, eight_nodes),

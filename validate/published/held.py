@@ -4,11 +4,11 @@ A source is all numbers of the same authors, who share boxes. Each row is predic
 and once more with compute scaled to the same source's latency of one GPU, as ``--measured`` does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from statistics import mean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import SAMPLING, Band, Bands, Circumstances, Uncertainty
 from sim.inputs.calibrating import Number, measure
@@ -45,20 +45,15 @@ class Held:
         """Its authors."""
         return self.record.row.authors
 
-    @property
-    def pixels(self) -> str:
-        """Its size, as printed."""
-        return self.record.row.resolution_px
-
 
 def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
     """The rows of several GPUs whose source printed the same run on one GPU, each number once."""
     timed = [run for run in runs if run.row.latency_s and run.record.standing is not Standing.APART]
-    alone = {_same(run): run for run in reversed(timed) if run.place and run.place.num_gpus == 1}
+    alone = {_same(run): run for run in reversed(timed) if run.place.num_gpus == 1}
     factors = dict[tuple[object, ...], Any]()
     for run in timed:
         place, key = run.place, _same(run)
-        if place is None or key not in alone or place.num_gpus == 1 or place.cluster.intra_node == FREE_LINK:
+        if key not in alone or place.num_gpus == 1 or place.cluster.intra_node == FREE_LINK:
             continue
         if key not in factors:
             one = alone[key]
@@ -70,28 +65,21 @@ def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
         errors = (log((run.row.latency_s or 0.0) / of.latency_s) for of in (before, after))
         known, device = before.uncertainty, there.cluster.device.name
         circumstances = Circumstances(
-            device,
-            known.alike,
-            known.exposed,
-            anchored=there.anchored,
-            gpus=there.num_gpus,
-            link=there.cluster.intra_node.kind,
-            step_s=before.latency_s / there.steps,
-            pixels=there.height * there.width,
-            ranges=(known.ranges,),
-        )
+            device, known.alike, known.exposed, anchored=there.anchored, gpus=there.num_gpus,
+            link=there.cluster.intra_node.kind, step_s=before.latency_s / there.steps,
+            pixels=there.height * there.width, ranges=(known.ranges,),
+        )  # fmt: skip
         yield Held(run.record, place.model, circumstances, *errors)
 
 
 def _same(run: Run) -> tuple[object, ...]:
     """What a run shares with that on one GPU."""
     place = run.place
-    of = place and (place.model, place.cluster.name, place.height, place.width, place.steps, place.stack.name)
+    of = (place.model, place.cluster.name, place.height, place.width, place.steps, place.stack.name)
     return run.row.published.authors, of
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """A row held against its bands: whether they hold it, and interval scores, before and after calibration.
 
     The interval score is the width of a band, with ten times the distance by which a number misses it, in logarithms
@@ -119,39 +107,24 @@ def _against(error: float, band: Band) -> tuple[bool, float]:
     return missed == 0, high - low + 2 / (1 - INSIDE) * missed
 
 
-GROUPS: Final[Mapping[str, Callable[[Held], bool]]] = {
-    "all": lambda row: True,
-    "2 GPUs": lambda row: row.run.gpus == 2,
-    "4 GPUs": lambda row: row.run.gpus == 4,
-    "8 GPUs": lambda row: row.run.gpus == 8,
-    "1024 px": lambda row: row.pixels == "1024",
-    "2048 px": lambda row: row.pixels == "2048",
-    "4096 px": lambda row: row.pixels == "4096",
-    "NVLink": lambda row: row.run.link == "nvswitch",
-    "PCIe": lambda row: row.run.link == "pcie",
-}
-"""The groups of rows that bands are to hold."""
+LINKS: Final = {"nvswitch": "NVLink", "pcie": "PCIe"}
+GROUPS: Final = ("all", "2 GPUs", "4 GPUs", "8 GPUs", "1024 px", "2048 px", "4096 px", *LINKS.values())
+"""The groups of rows that bands are to hold, beside those of each source."""
 
 
-def groups_of(scores: Sequence[Score]) -> dict[str, list[Score]]:
-    """The scores by group, and by source."""
-    groups = {name: [one for one in scores if of(one.row)] for name, of in GROUPS.items()}
-    sources = sorted({one.row.source for one in scores})
-    return groups | {source: [one for one in scores if one.row.source == source] for source in sources}
-
-
-def share(scores: Sequence[Score], at: int) -> float:
-    """Share of rows inside their bands, before or after calibration."""
-    return mean(one.inside[at] for one in scores)
+def groups_of(row: Held) -> tuple[str, ...]:
+    """The groups of a row."""
+    pixels = row.record.row.resolution_px
+    return "all", f"{row.run.gpus} GPUs", f"{pixels} px", LINKS.get(row.run.link, ""), row.source
 
 
 def coverage_table(scores: Sequence[Score]) -> Section:
-    """How many rows lie in the bands that the other sources made, by group."""
+    """How many rows lie in the bands that the other sources made, by group and by source."""
     rows = []
-    for name, group in groups_of(scores).items():
-        if group:
-            shares = [share(group, at) for at in (0, 1)]
-            widths = (f"{mean(one.scores[at] for one in group):.3f}" for at in (0, 1))
+    for name in (*GROUPS, *sorted({one.row.source for one in scores})):
+        if group := [one for one in scores if name in groups_of(one.row)]:
+            shares = [mean(inside) for inside in zip(*(one.inside for one in group), strict=True)]
+            widths = (f"{mean(of):.3f}" for of in zip(*(one.scores for one in group), strict=True))
             held = all(BOUNDS[0] <= one <= BOUNDS[1] for one in shares)
             words = "too few to judge" if len(group) < ENOUGH else "" if held else "outside 75 to 90 %"
             rows.append([name, f"{len(group)}", *map(percent, shares), *widths, words])

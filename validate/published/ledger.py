@@ -18,10 +18,6 @@ from validate.tables import Section, percent, signed, write_file
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
 """Standings of a contest, best first; its own is the worst of its numbers."""
-HEADER: Final = (
-    *("", "comparisons", "right winner"),
-    *("loss by the pick, mean", "largest", "rank correlation, mean"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +73,36 @@ def side_by_side(contests: Sequence[Contest]) -> Section:
         "The pick is the method that is predicted to be fastest; its loss is its published time over the winner's,"
         " less one. A comparison is worth as much as the number of it that is worth least. Kendall's tau-b."
     )
-    return Section("Methods published side by side", HEADER, rows, remark)
+    header = (
+        "",
+        "comparisons",
+        "right winner",
+        "loss by the pick, mean",
+        "largest",
+        "rank correlation, mean",
+    )
+    return Section("Methods published side by side", header, rows, remark)
 
 
 def _summary(group: Sequence[Contest]) -> list[str]:
     losses = [one.loss for one in group]
-    right, ran_out = losses.count(0), inf in losses
-    worst = "out of memory" if ran_out else percent(max(losses))
-    average = "-" if ran_out else percent(mean(losses))
-    tau = mean(one.correlation for one in group)
-    return [f"{len(group)}", f"{right} ({percent(right / len(group))})", average, worst, f"{tau:.2f}"]
+    right, tau = losses.count(0), mean(one.correlation for one in group)
+    sizes = ("-", "out of memory") if inf in losses else (percent(mean(losses)), percent(max(losses)))
+    return [f"{len(group)}", f"{right} ({percent(right / len(group))})", *sizes, f"{tau:.2f}"]
 
 
 def winners(contests: Sequence[Contest]) -> Section:
     """Every comparison with both orders, and whether the favourite won."""
-    rows = []
-    for one in contests:
-        orders = _order(one.published), _order(one.predicted)
-        rows.append([one.words, *orders, one.verdict, f"{one.correlation:.2f}", one.standing])
+    rows = [
+        [
+            one.words,
+            *map(_order, (one.published, one.predicted)),
+            one.verdict,
+            f"{one.correlation:.2f}",
+            one.standing,
+        ]
+        for one in contests
+    ]
     orders = ("published, fastest first", "predicted, fastest first")
     return Section("The right winner", ("comparison", *orders, "winner", "rank correlation", ""), rows)
 
@@ -132,17 +140,9 @@ class Ledger:
     records: tuple[Record, ...]
     contests: tuple[Contest, ...] = ()
 
-    def __add__(self, other: "Ledger") -> "Ledger":
-        return Ledger(self.records + other.records, self.contests + other.contests)
-
     def of(self, standing: Standing) -> list[Record]:
         """The records of one standing."""
         return [one for one in self.records if one.standing is standing]
-
-    def sections(self) -> list[Section]:
-        """The tables of the summary, the longest first."""
-        contests = [side_by_side(self.contests)] if self.contests else []
-        return [self.not_independent(), self.by_source(), *contests]
 
     def by_source(self) -> Section:
         """One line per source."""
@@ -163,20 +163,17 @@ class Ledger:
         title = f"Not independent: {len(left)} of {len(self.records)} numbers"
         return Section(title, ("", "why", "numbers", "which"), rows)
 
-    def frame(self) -> pd.DataFrame:
-        """One line per published number, with its prediction and standing."""
+    def write(self, path: Path) -> None:
+        """Write one line per number, with its prediction and standing, as CSV, or as JSON where the file ends so."""
         frame = pd.DataFrame([_flat(one) for one in self.records], columns=list(COLUMNS))
-        return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
-
-    def write(self, path: Path | None) -> None:
-        """Write the frame as CSV, or as JSON where the file ends so, if a file is given."""
-        if path is None:
-            return
-        frame = self.frame()
-        if path.suffix.lower() == ".json":
-            write_file(path, frame.to_json(orient="records", indent=1) + "\n")
-            return
-        write_file(path, frame.to_csv(index=False, float_format="%.6g"))
+        frame = frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
+        json = path.suffix.lower() == ".json"
+        text = (
+            frame.to_json(orient="records", indent=1) + "\n"
+            if json
+            else frame.to_csv(index=False, float_format="%.6g")
+        )
+        write_file(path, text)
 
 
 def all_training(records: Iterable[Record]) -> list[Record]:
@@ -204,7 +201,8 @@ def line(one: Record) -> list[str]:
     head = [f"{row}", row.quantity.replace("_", " "), value]
     if one.predicted is None:
         return [*head, "-", "-", one.reason]
-    return [*head, f"{one.predicted:.4g}".replace("inf", "out of memory"), error_words(one), one.words]
+    words = "; ".join(filter(None, (one.setting, one.reason if one.error is not None else "")))
+    return [*head, f"{one.predicted:.4g}".replace("inf", "out of memory"), error_words(one), words]
 
 
 def error_words(record: Record) -> str:
@@ -249,4 +247,4 @@ def _flat(one: Record) -> Mapping[str, Any]:
         "error": one.error,
         "predicted_memory_GiB": memory,
     }
-    return asdict(one.row) | asdict(one) | more | (asdict(one.conditions) if one.conditions else {})
+    return asdict(one.row) | asdict(one) | more | (one.conditions._asdict() if one.conditions else {})

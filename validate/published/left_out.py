@@ -57,20 +57,20 @@ def _line(head: Head, pairs: Iterable[tuple[float | None, float | None]], instea
 def shares() -> Iterator[Line]:
     """The share of the laws that all kernels but attention reach: training runs of each source that set it."""
     every = read_runs()
-    setting = [(authors_of(run.source), run.stack, shared_rate(run)) for run in every if run.role == SETS]
+    setting = [(authors_of(run.source), run.stack, shared_rate(run)) for run in every if run.why == SETS]
     shipped = setting[0][1].rates.matmul
     for source in dict.fromkeys(source for source, *_ in setting):
         share = geometric_mean(share for of, _, share in setting if of != source)
-        own = [run for run in every if authors_of(run.source) == source]
-        pairs = [(run.error(), run.error(rated(run.stack, share))) for run in own]
+        theirs = [run for run in every if authors_of(run.source) == source]
+        pairs = [(run.error(), run.error(rated(run.stack, share))) for run in theirs]
         yield from _line(("share of the laws", source, "training"), pairs, f"{share:.2f} for {shipped:.2f}")
 
 
 def host() -> Iterator[Line]:
     """The host's seconds in an iteration that nothing hides: training runs of the source that set them."""
-    runs = [run for run in read_runs() if run.role == SETS_HOST]
-    for source, own in grouped(runs, lambda run: authors_of(run.source)).items():
-        pairs = [(run.error(), run.error(iteration_us=0)) for run in own]
+    runs = [run for run in read_runs() if run.why == SETS_HOST]
+    for source, theirs in grouped(runs, lambda run: authors_of(run.source)).items():
+        pairs = [(run.error(), run.error(iteration_us=0)) for run in theirs]
         yield from _line(("host in an iteration", source, "training"), pairs, "none")
 
 
@@ -80,9 +80,9 @@ def attention() -> Iterator[Line]:
     showing = [one for one in anchors if attention_share(*one) is not None]
     for source in dict.fromkeys(authors_of(one.source) for _, one in showing):
         share = min(1.0, shared_attention(of for of in showing if authors_of(of[1].source) != source))
-        own = [one for one in showing if authors_of(one[1].source) == source]
+        theirs = [one for one in showing if authors_of(one[1].source) == source]
         shipped = load_stack().rates.attention
-        pairs = [(_error(*one, shipped), _error(*one, share)) for one in own]
+        pairs = [(_error(*one, shipped), _error(*one, share)) for one in theirs]
         head = "attention's share", source, "one GPU, laws alone"
         yield from _line(head, pairs, f"{share:.2f} for {shipped:g}")
 
@@ -99,7 +99,7 @@ def _without(
     """The line of some runs, with a constant that a source alone set, and where it is changed."""
     pairs = []
     for run in runs:
-        assert run.place is not None and run.row.latency_s
+        assert run.row.latency_s
         if run.place.cluster.intra_node != FREE_LINK:
             again = outcome_of(change(run.place), run.sampler)
             pairs.append((run.error, again.latency_s / run.row.latency_s - 1))
@@ -110,17 +110,17 @@ def sampled() -> Iterator[Line]:
     """Anchors, hosts and links: latencies of each source that set them, one constant at a time, then all together."""
     runs = [run for run in all_runs() if run.error is not None and run.record.standing is not Standing.APART]
     anchors = [(name, one) for name in model_names() for one in model_of(name).anchors]
-    for source, own in grouped(runs, lambda run: run.row.published.authors).items():
-        several, where = [run for run in own if run.row.num_gpus != 1], "several GPUs"
+    for source, theirs in grouped(runs, lambda run: run.row.published.authors).items():
+        several, where = [run for run in theirs if run.row.num_gpus != 1], "several GPUs"
         devices = {(name, of.device) for name, of in anchors if authors_of(of.source) == source}
-        anchored = [run for run in own if run.place and (run.model, run.place.cluster.device.name) in devices]
+        anchored = [run for run in theirs if (run.place.model, run.place.cluster.device.name) in devices]
         alone = [run for run in anchored if run.row.num_gpus == 1]
         change = methodcaller("_replace", unknown=source)
         yield from _without(("anchors", source, "one GPU"), alone, change, "laws alone")
         if len(anchored) > len(alone):
             yield from _without(("anchors", source, where), several, change, "laws alone")
         if source == BOX_AUTHORS:
-            there = [run for run in several if run.cluster in NEAREST]
+            there = [run for run in several if run.place.cluster.name in NEAREST]
             yield from _without(("hosts", source, where), several, _unknown_host, f"pace {BOX.slowness:g}")
             yield from _without(("links", source, where), there, _other_links, f"{NEAREST[CLUSTER]}'s")
             every: Callable[[Place], Place] = lambda of: change(_other_links(_unknown_host(of)))  # noqa: B023,E731

@@ -16,12 +16,12 @@ throughputs the second. Attention is unfused: FlashAttention-2 needs a newer GPU
 Source: PULSE, sections IV, VI and VII-A to VII-C2, Table III, Figs. 6, 7, 13 and 14, Eq. 14.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, product
 from math import log2
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,18 +32,13 @@ from sim.outcomes.results import Result
 from strategies.pipelining.layout import Layout
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
-from validate.points import asked, forward_bytes, model_of, replayed, scenario, train
+from validate.points import command_for, forward_bytes, model_of, replayed, scenario, train
 from validate.published.records import OVER, Published, Record, published, the_published
 
 GRADIENT_BYTES: Final = 2
 DEFAULT_DEGREE: Final = 4
-PIPELINE_DEGREES: Final = {
-    ("uvit-2.7b", "ascend910a-8node"): 8,
-    ("hunyuan-3b", "v100-2node"): 8,
-    ("hunyuan-3b", "ascend910a-8node"): 8,
-    ("sdv2-4.6b", "ascend910a-8node"): 8,
-}
-"""Degrees other than 4, from cells of PULSE in Table III that come out exactly; the U-Net is taken to have U-ViT's."""
+DEEP: Final = {"hunyuan-3b", "ascend910a-8node"}
+"""Model and machine of pipelines of degree 8, by cells of Table III that come out exactly; the U-Net as the U-ViT."""
 DEGREES: Final = (2, 4, 8)
 MICRO_BATCHES: Final = (64, 32, 16, 8, 4, 2, 1)
 """The powers of two of the paper's tuner (section VI), from twice the largest it names."""
@@ -51,8 +46,7 @@ STACKS: Final = ("unfused", "eager")
 """Software stacks: attention in separate products, and fused. The first is the base."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A model, a cluster and a number of GPUs."""
 
     model: str
@@ -85,8 +79,7 @@ class Setting:
     def scenario(self, task: Task) -> Scenario:
         """The scenario of a task in this setting."""
         how: dict[str, Any] = {"memory_recipe": self.recipe, "placement": self.placement, "stack": self.stack}
-        batch = self.micro_batch * task.num_gpus
-        return scenario(task.model, task.cluster, task.num_gpus, batch, self_conditioning=0.0, **how)
+        return scenario(*task, self.micro_batch * task.num_gpus, self_conditioning=0.0, **how)
 
     def parameters(self, strategy: str) -> dict[str, Any]:
         """The parameters of a strategy in this setting."""
@@ -95,9 +88,10 @@ class Setting:
         values = {"pipeline_degree": self.degree, "micro_batches": self.degree, "p2p": self.p2p}
         return values if strategy == "pulse" else values | {"partition": "blocks"}
 
-    def asked(self, task: Task, *strategies: str) -> str:
+    def commands(self, task: Task, *strategies: str) -> str:
         """The command that asks for a strategy, or for one over another."""
-        return OVER.join(asked(name, self.scenario(task), **self.parameters(name)) for name in strategies)
+        point = self.scenario(task)
+        return OVER.join(command_for(name, point, **self.parameters(name)) for name in strategies)
 
 
 @cache
@@ -123,7 +117,7 @@ def base_of(task: Task) -> Setting:
     row = the_published("Table III", model=task.model, machine="v100-2node", method="zero2")
     backbone = model_of(task.model).for_task("train").components[-1]
     samples = backbone.parameters * GRADIENT_BYTES / MIB / row.value
-    degree = PIPELINE_DEGREES.get((task.model, task.cluster), DEFAULT_DEGREE)
+    degree = 8 if DEEP.intersection(task[:2]) else DEFAULT_DEGREE
     return Setting(degree, 2 ** round(log2(samples)))
 
 
@@ -141,12 +135,12 @@ ON_ASCEND: Final = CHANGES[:3]
 BASELINES: Final = ("1f1b", "wave", "zero2")
 
 
-def largest(task: Task, setting: Setting) -> Setting | None:
-    """The setting with the largest micro-batch with which PULSE fits in memory."""
+def largest(task: Task, degree: int, stack: str = STACKS[0]) -> tuple[Setting, Result] | None:
+    """The setting with the largest micro-batch with which PULSE fits in memory, and its result."""
     for micro_batch in MICRO_BATCHES:
-        one = replace(setting, micro_batch=micro_batch)
-        if (result := run(task, one, "pulse")) is not None and result.fits_memory:
-            return one
+        setting = Setting(degree, micro_batch, stack=stack)
+        if (result := run(task, setting, "pulse")) is not None and result.fits_memory:
+            return setting, result
     return None
 
 
@@ -158,7 +152,7 @@ def two_nodes() -> Iterator[Record]:
     for setting in dict.fromkeys(replace(base, **change) for change in CHANGES):
         result = run(task, setting, "pulse")
         if result is not None:
-            yield Record.of(row, result.samples_per_s, setting.asked(task, "pulse"))
+            yield Record.of(row, result.samples_per_s, setting.commands(task, "pulse"))
         yield from _ratios(task, setting)
 
 
@@ -177,7 +171,7 @@ def _ratios(task: Task, setting: Setting) -> Iterator[Record]:
         ratio = over(task, setting, baseline)
         for row in published("VII-A", machine=task.cluster, method=f"pulse/{baseline}"):
             if ratio is not None:
-                yield Record.of(row, ratio, setting.asked(task, "pulse", baseline))
+                yield Record.of(row, ratio, setting.commands(task, "pulse", baseline))
 
 
 def larger_models() -> Iterator[Record]:
@@ -185,11 +179,11 @@ def larger_models() -> Iterator[Record]:
     row = the_published("VII-B")
     task = Task.of(row)
     for degree in DEGREES:
-        setting = largest(task, Setting(degree, 1))
-        if setting is not None:
+        if pair := largest(task, degree):
+            setting, _ = pair
             ratios = {name: over(task, setting, name) for name in BASELINES[:2]}
             best, name = min((ratio, name) for name, ratio in ratios.items() if ratio is not None)
-            yield Record.of(row, best, setting.asked(task, "pulse", name))
+            yield Record.of(row, best, setting.commands(task, "pulse", name))
 
 
 def degrees() -> Iterator[Record]:
@@ -200,37 +194,31 @@ def degrees() -> Iterator[Record]:
             yield _nearest(row, [degree])
             continue
         for stack in STACKS:
-            setting = largest(task, Setting(degree, 1, stack=stack))
-            assert setting is not None
-            result = run(task, setting, "pulse")
-            assert result is not None
-            of_micro_batch = row.quantity == "micro_batch"
-            value = float(setting.micro_batch) if of_micro_batch else result.samples_per_s
-            yield Record.of(row, value, setting.asked(task, "pulse"))
-
-
-WAYS: Final = ("forwards", "both ways")
-"""Bytes that the paper may count: those sent forwards, or gradients too."""
+            pair = largest(task, degree, stack)
+            assert pair is not None
+            setting, result = pair
+            value = setting.micro_batch if row.quantity == "micro_batch" else result.samples_per_s
+            yield Record.of(row, value, setting.commands(task, "pulse"))
 
 
 @cache
-def volume(task: Task, strategy: str, degree: int) -> dict[str, float]:
-    """MiB that one iteration of a pipeline sends per sample in its replayed messages, by way of counting.
+def volumes_of(task: Task, strategy: str, degree: int) -> dict[str, float]:
+    """MiB that one iteration of a pipeline sends per sample in its replayed messages, as the paper may count them.
 
     Hidden states, skips and values carried with them go forwards, the gradients of the first two backwards.
     """
     batch = task.num_gpus
-    point = scenario(task.model, task.cluster, task.num_gpus, batch, self_conditioning=0.0)
+    point = scenario(*task, batch, self_conditioning=0.0)
     cut = {} if strategy == "pulse" else {"partition": "blocks"}
     trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree, **cut)
-    sizes = (forward_bytes(trace), trace.p2p_bytes)
-    return {way: size / batch / MIB for way, size in zip(WAYS, sizes, strict=True)}
+    forwards, both = (size / batch / MIB for size in (forward_bytes(trace), trace.p2p_bytes))
+    return {f"P = {degree}, forwards": forwards, f"P = {degree}, both ways": both}
 
 
 def _nearest(row: Published, degrees: Sequence[int] = (4, 8)) -> Record:
     """The record of a pipeline's cell, counted in the way that comes closest to the printed number."""
     task, strategy = Task.of(row), row.method.split()[0]
-    values = {f"P = {n}, {way}": volume(task, strategy, n)[way] for n in degrees for way in WAYS}
+    values = dict(chain.from_iterable(volumes_of(task, strategy, degree).items() for degree in degrees))
     way = min(values, key=lambda way: abs(values[way] - row.value))
     return Record.of(row, values[way], f"nearest of {len(values)} conventions: {way}")
 
@@ -249,8 +237,7 @@ def volumes() -> Iterator[Record]:
 def reduced(task: Task, samples: int) -> float:
     """MiB per sample that one device of ZeRO-2 sends in reduce-scatters."""
     batch = samples * task.num_gpus
-    how: dict[str, Any] = {"self_conditioning": 0.0, "memory_recipe": "mixed-fp16-gradient"}
-    point = scenario(task.model, task.cluster, task.num_gpus, batch, **how)
+    point = scenario(*task, batch, self_conditioning=0.0, memory_recipe="mixed-fp16-gradient")
     trace = replayed("zero2", point, overlap="none")
     collectives = trace.plan.collectives
     scattered = sum(one.size_bytes for one in collectives if one.operation == "reduce_scatter")
@@ -273,7 +260,7 @@ def longest_blocks() -> Iterator[Record]:
         forward_s = point.costs.components[backbone].forward_s(MICRO_BATCH)
         blocks = [layer.block for layer in point.model.components[backbone].layers]
         seconds = np.bincount(blocks, weights=forward_s)
-        yield Record.of(row, float(seconds.max() / seconds.mean()), asked("ddp", point))
+        yield Record.of(row, float(seconds.max() / seconds.mean()), command_for("ddp", point))
 
 
 def _partitioned(
@@ -285,7 +272,7 @@ def _partitioned(
         setting = Setting(degree, MICRO_BATCH, p2p=p2p, stack=stack)
         aware, blocks = (run(task, setting, "pulse", of) for of in PARTITIONS)
         assert aware is not None and blocks is not None
-        command = setting.asked(task, "pulse")
+        command = setting.commands(task, "pulse")
         yield task, setting, (aware, blocks), f"{command}{OVER}{command} --partition blocks"
 
 
@@ -335,7 +322,7 @@ def all_reduce_s(scenario: Scenario, layout: Layout) -> float:
     return link.latency_s + 2 * (copies - 1) / copies * size / link.bandwidth_bytes_per_s
 
 
-TABLES: Final = {
+TABLES: Final[Mapping[str, Sequence[Callable[[], Iterator[Record]]]]] = {
     "table-3": (volumes,),
     "partition": (longest_blocks, longest_stages, partition_speed_ups),
     "throughput": (two_nodes, eight_nodes, larger_models),

@@ -8,10 +8,11 @@ from fnmatch import fnmatchcase
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from profiles.files import Row, read_rows, read_text
+from profiles.files import read_text
 from profiles.software.stacks import Stack, load_stack
+from validate.tables import read_cells
 
 
 class Standing(StrEnum):
@@ -29,11 +30,6 @@ class Standing(StrEnum):
     FITTED = "fitted"
     APART = "apart"
     UNCOVERED = "not covered"
-
-
-Reason = tuple[Standing, str]
-"""A standing and why; empty where the number is independent."""
-INDEPENDENT: Final[Reason] = (Standing.INDEPENDENT, "")
 
 
 HERE: Final = Path(__file__).parent
@@ -143,8 +139,7 @@ def kind_of(strategy: str, num_gpus: int) -> str:
     return next((kind for kind, names in METHODS_OF_KIND.items() if strategy in names), OTHER)
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(NamedTuple):
     """Device, software stack and kind of method (``kinds.toml``) of a prediction."""
 
     device: str
@@ -189,11 +184,6 @@ class Record:
         return cls(row, predicted, standing, why, setting, provenance)
 
     @property
-    def words(self) -> str:
-        """The setting, and why the number is not independent."""
-        return "; ".join(filter(None, (self.setting, self.reason if self.error is not None else "")))
-
-    @property
     def relative_error(self) -> float | None:
         """Predicted over published, less one; None where either is missing or infinite, or the published one is 0."""
         if self.predicted is None or not self.row.value or inf in (self.predicted, self.row.value):
@@ -211,25 +201,14 @@ class Record:
         return self.error if self.standing is Standing.INDEPENDENT else None
 
 
-COLUMNS: Final = (
-    *("source", "item", "model", "machine", "num_gpus"),
-    *("method", "batch_size", "quantity", "value", "note"),
-)
-
-
-def _published(row: Row) -> Published:
-    cells: dict[str, Any] = {key: row.text(key) for key in COLUMNS}
-    for key in ("num_gpus", "batch_size"):
-        cells[key] = None if cells[key] == UNSAID else row.integer(key, minimum=1)
-    standing, why = row.cells(("standing", "why"))
-    cells |= {"value": row.number("value"), "standing": Standing(standing or Standing.INDEPENDENT)}
-    return Published(TASKS[0], why=why, **cells)
-
-
 @cache
 def all_published() -> tuple[Published, ...]:
     """All published numbers of training, in the order of the file."""
-    return tuple(map(_published, read_rows(TRAINING, (*COLUMNS, "standing", "why"))))
+    rows: list[dict[str, Any]] = [*read_cells(TRAINING)]
+    for row in rows:
+        row |= {key: None if row[key] == UNSAID else int(row[key]) for key in ("num_gpus", "batch_size")}
+        row |= {"value": float(row["value"]), "standing": Standing(row["standing"] or Standing.INDEPENDENT)}
+    return tuple(Published(TASKS[0], **row) for row in rows)
 
 
 def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
@@ -246,8 +225,7 @@ def the_published(item: str, **wanted: str | int) -> Published:
 
 @cache
 def _names() -> list[tuple[str, ...]]:
-    columns = ("source", "item", "name", "authors")
-    return [tuple(map(row.text, columns)) for row in read_rows(SOURCES, columns)]
+    return [tuple(row.values()) for row in read_cells(SOURCES)]
 
 
 def source_names() -> list[str]:
@@ -257,11 +235,7 @@ def source_names() -> list[str]:
 
 @cache
 def source_name(source: str, item: str) -> str:
-    """The name of a source: that of the first pattern that it fits.
-
-    Raises:
-        ValueError: it fits none.
-    """
+    """The name of a source: that of the first pattern that it fits."""
     for of_source, of_item, name, _ in _names():
         if fnmatchcase(source, of_source) and fnmatchcase(item, of_item):
             return name
@@ -270,11 +244,7 @@ def source_name(source: str, item: str) -> str:
 
 @cache
 def authors_of(source: str) -> str:
-    """The authors of a source, or of a text that begins with it, such as the source of an anchor.
-
-    Raises:
-        ValueError: it fits none.
-    """
+    """The authors of a source, or of a text that begins with it, such as the source of an anchor."""
     for of_source, *_, authors in _names():
         if fnmatchcase(source, f"{of_source.removesuffix('*')}*"):
             return authors

@@ -20,9 +20,9 @@ from profiles.measuring.writing import grouped
 from profiles.outputs import check_writable
 from profiles.units import GB
 from validate.published import clusters, diffusionpipe, pulse
-from validate.published.bands import coverage as held_bands
-from validate.published.bands import write_bands, write_trust
+from validate.published.bands import misses_of, scores_of, text_of, write_trust
 from validate.published.clusters import tables
+from validate.published.held import coverage_table
 from validate.published.ledger import (
     NEAR,
     Contest,
@@ -37,23 +37,11 @@ from validate.published.ledger import (
 )
 from validate.published.left_out import sources_left_out
 from validate.published.records import LATENCY, MEMORY, OVER, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
-from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
+from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sampling_records, sent_bytes
+from validate.serving import mlperf
 from validate.serving import systems as serving
-from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
+from validate.tables import Section, parts_around, percent, print_sections, signed, write_file, write_tables
 
-MARKERS, SHORT, TODAY, SAMPLED, BANDS, SERVED, LEFT_OUT = (
-    (f"<!-- python -m validate published --readme{what} -->", "<!-- end -->")
-    for what in (
-        "",
-        ": in short",
-        ": today's models",
-        ": sampling",
-        ": bands",
-        ": serving",
-        ": sources left out",
-    )
-)
-"""Lines before and after the tables of the summary, and others, in a text."""
 NODE: Final = 8
 """Most GPUs of a node in those clusters."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
@@ -64,14 +52,16 @@ def run_published(options: argparse.Namespace) -> None:
     """Print the report and the summary, and write the files of the options."""
     if options.output is not None:
         check_writable("--output", options.output)
-    regions = {path: regions_of(path) for path in options.readme or ()}
+    commands = {path: commands_in(path) for path in options.readme or ()}
     ledger, sections = report()
-    print_sections([*sections, *ledger.sections()])
-    ledger.write(options.output)
-    for path, held in regions.items():
-        write_between(path, ledger, held)
+    print_sections([*sections, ledger.not_independent(), *summary(ledger)])
+    if options.output is not None:
+        ledger.write(options.output)
+    for path, named in commands.items():
+        for command in named:
+            write_tables(path, command, TABLES[command](ledger))
     if options.bands is not None:
-        write_bands(options.bands, ledger)
+        write_file(options.bands, text_of(misses_of(ledger.records).bands()))
     if options.trust is not None:
         write_trust(options.trust, ledger)
 
@@ -81,10 +71,9 @@ def report() -> tuple[Ledger, list[Section]]:
     with ProcessPoolExecutor(WORKERS) as executor:
         trained = all_training(chain.from_iterable(executor.map(_records, EXPERIMENTS)))
     runs = all_runs()
-    drawn = sampling_ledger(runs)
-    sections = [coverage(trained), *tables(), winners(drawn.contests), volumes(runs)]
-    ledger = Ledger(tuple(trained)) + drawn + Ledger(tuple(serving.records()))
-    return ledger, [*sections, coverage(drawn.records)]
+    drawn, compared = sampling_records(), contests(runs)
+    sections = [coverage(trained), *tables(), winners(compared), volumes(runs), coverage(drawn)]
+    return Ledger((*trained, *drawn, *mlperf.records(), *serving.served_records()), tuple(compared)), sections
 
 
 EXPERIMENTS: Final[tuple[Callable[[], Iterable[Record]], ...]] = (
@@ -100,23 +89,13 @@ def _records(experiment: Callable[[], Iterable[Record]]) -> list[Record]:
     return list(experiment())
 
 
-Region = tuple[str, str]
-"""The lines before and after some tables of a text."""
-
-
-def regions_of(path: Path) -> list[Region]:
-    """The regions that a text holds."""
-    lines = read_text(path).splitlines()
-    regions = [region for region in TABLES if region[0] in lines]
-    for region in regions or [MARKERS]:
-        parts_around(path, *region)
-    return regions
-
-
-def write_between(path: Path, ledger: Ledger, regions: Iterable[Region] = (MARKERS,)) -> None:
-    """Write the tables of some regions of a text between their markers."""
-    for region in regions:
-        write_tables(path, region, TABLES[region](ledger))
+def commands_in(path: Path) -> list[str]:
+    """The commands whose tables a text holds."""
+    text = read_text(path)
+    commands = [command for command in TABLES if f"<!-- python -m validate {command} -->\n" in text]
+    for command in commands or TABLES:
+        parts_around(path, command)
+    return commands
 
 
 def summary(ledger: Ledger) -> list[Section]:
@@ -134,7 +113,7 @@ def in_short(ledger: Ledger) -> list[Section]:
         f"sampling on several GPUs ({len(several)} independent latencies of {', '.join(sources) or 'none'}; the same"
         " sources' latencies of one GPU set the pace)"
     )
-    rows = [[every, _median(error for _, error in judged)], *map(_scaled, _several_nodes(ledger).items())]
+    rows = [[every, _median(error for _, error in judged)], *_several_nodes(ledger)]
     rows.append([drawn, _median(error for _, error in several)])
     if losses := [contest.loss for contest in ledger.contests]:
         right = f"right winner in {losses.count(0)} of {len(losses)}"
@@ -143,35 +122,28 @@ def in_short(ledger: Ledger) -> list[Section]:
     return [Section("In short", ("compared with", "error"), rows)]
 
 
-def _several_nodes(ledger: Ledger) -> dict[str, list[tuple[Record, Record | None]]]:
-    """Training runs of real clusters, with those of the same source on the fewest GPUs: up to 64 GPUs, and above."""
+def _several_nodes(ledger: Ledger) -> Iterator[list[str]]:
+    """Errors of training on several nodes of real clusters, and of scaling over the same source's runs on one."""
     runs = [
-        one
+        (one.row, one.standing, one.error)
         for one in ledger.records
         if one.row.quantity == SAMPLES_PER_S and one.error is not None and one.row.group.startswith(CLUSTERS)
     ]
-    groups: dict[str, list[tuple[Record, Record | None]]] = {}
-    for alike in grouped(runs, lambda one: (one.row.item, one.row.resolution_px, one.row.method)).values():
-        base = next((one for one in alike if (one.row.num_gpus or 1) <= NODE), None)
-        for one in alike:
-            if (gpus := one.row.num_gpus or 1) > NODE and one.standing is not Standing.FITTED:
-                groups.setdefault("64" if gpus <= 64 else "more than 64", []).append((one, base))
-    return groups
-
-
-def _scaled(group: tuple[str, list[tuple[Record, Record | None]]]) -> list[str]:
-    """A line on training on several nodes: what of it is scaling alone, and what is wholly independent."""
-    gpus, runs = group
-    errors = [one.error or 0.0 for one, _ in runs]
-    ratios = [
-        (1 + (one.error or 0.0)) / (1 + (base.error or 0.0)) - 1 for one, base in runs if base is not None
-    ]
-    where = f"training of Stable Diffusion on {gpus} A100 or H100 (MosaicML, MLPerf; {len(runs)} runs)"
-    if not ratios:
-        return [where, f"{signed(min(errors))} to {signed(max(errors))}"]
-    set_by = f"of {len(ratios)} a run on 8 GPUs of the same source set the pace or chose the stack"
-    scaled = f"over those on 8 GPUs {signed(min(ratios))} to {signed(max(ratios))}"
-    return [f"{where}; {set_by}", f"{signed(min(errors))} to {signed(max(errors))}; scaling {scaled}"]
+    errors, scaling = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for alike in grouped(runs, lambda of: (of[0].item, of[0].resolution_px, of[0].method)).values():
+        base = next((error for row, _, error in alike if (row.num_gpus or 1) <= NODE), None)
+        for row, standing, error in alike:
+            if (gpus := row.num_gpus or 1) > NODE and standing is not Standing.FITTED:
+                size = "64" if gpus <= 64 else "more than 64"
+                errors[size].append(error)
+                scaling[size] += [] if base is None else [(1 + error) / (1 + base) - 1]
+    for size, of in errors.items():
+        where = f"training of Stable Diffusion on {size} A100 or H100 (MosaicML, MLPerf; {len(of)} runs)"
+        words = f"{signed(min(of))} to {signed(max(of))}"
+        if ratios := scaling[size]:
+            where += f"; of {len(ratios)} a run on 8 GPUs of the same source set the pace or chose the stack"
+            words += f"; scaling over those on 8 GPUs {signed(min(ratios))} to {signed(max(ratios))}"
+        yield [where, words]
 
 
 def _median(errors: Iterable[float]) -> str:
@@ -186,15 +158,10 @@ JUDGED: Final = (Standing.INDEPENDENT, Standing.IN_VIEW)
 
 def todays_models(ledger: Ledger) -> list[Section]:
     """The numbers of models that were added after laws and stacks were fitted, each with its stack."""
-    shown = [
-        one
-        for one in ledger.records
-        if one.row.model.lower().startswith(ADDED)
-        and one.error is not None
-        and one.row.group not in serving.GROUPS
-    ]
+    added = [one for one in ledger.records if one.row.model.lower().startswith(ADDED)]
+    shown = [_line(one) for one in added if one.error is not None and one.row.group not in serving.GROUPS]
     header = ("model", "run", "GPUs", "published", "simulated", "error", "stack", "standing")
-    return [Section("Today's models", header, sorted(map(_line, shown), key=lambda cells: tuple(cells[:3])))]
+    return [Section("Today's models", header, sorted(shown, key=lambda cells: tuple(cells[:3])))]
 
 
 def _line(one: Record) -> list[str]:
@@ -239,11 +206,6 @@ NO_RIVALS: Final = (NO_COMMUNICATION, "hybrid(best)")
 """Methods that do not compete: an ideal, and one that is the best of all others by definition."""
 
 
-def sampling_ledger(runs: Sequence[Run]) -> Ledger:
-    """Every row of sampling, in the order of the runs, and the contests among them."""
-    return Ledger(tuple(one.record for one in runs), tuple(contests(runs)))
-
-
 def contests(runs: Iterable[Run]) -> list[Contest]:
     """The contests of at least two methods that a source ran on the same GPUs at the same size.
 
@@ -252,10 +214,10 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
     alike = defaultdict[tuple[str, bool], list[Run]](list)
     for one in runs:
         row = one.row
-        if one.outcome is None or not row["latency_s"] or row.num_gpus == 1 or row["method"] in NO_RIVALS:
+        if not row["latency_s"] or row.num_gpus == 1 or row["method"] in NO_RIVALS:
             continue
-        where = f"{row['num_gpus']} GPUs of {one.cluster}"
-        what = f"{one.model}, {row['resolution_px']} px, {row['steps']} steps"
+        where = f"{row['num_gpus']} GPUs of {one.place.cluster.name}"
+        what = f"{one.place.model}, {row['resolution_px']} px, {row['steps']} steps"
         fits_links = row["why"].startswith("sets the links")
         alike[f"{row.published.paper}: {what}, {where}", fits_links].append(one)
     every = [_contest(words, rivals) for (words, _), rivals in alike.items()]
@@ -267,8 +229,9 @@ def _contest(words: str, rivals: Sequence[Run]) -> Contest:
     published, predicted = dict[str, float](), dict[str, float]()
     for one in rivals:
         method = one.row["method"]
+        predicted_s = one.outcome.latency_s if one.outcome.fits_memory else inf
         published[method] = min(published.get(method, inf), one.row.latency_s or inf)
-        predicted[method] = min(predicted.get(method, inf), one.latency_s or inf)
+        predicted[method] = min(predicted.get(method, inf), predicted_s)
     return Contest(words, published, predicted, least(one.record.standing for one in rivals))
 
 
@@ -276,7 +239,7 @@ def volumes(runs: Sequence[Run]) -> Section:
     """Published and predicted bytes that one device sends in one step for one sample."""
     rows = []
     for one in runs:
-        if one.outcome and (gb := one.row.sent_gb):
+        if gb := one.row.number("comm_GB"):
             sent = sent_bytes(one) / GB
             rows.append([f"{one.row.published}", f"{gb:g}", f"{sent:.3f}", signed(sent / gb - 1)])
     remark = "DistriFusion, Table 2, counts one sample without guidance; 1.48 there is a misprint of 1.58."
@@ -284,23 +247,19 @@ def volumes(runs: Sequence[Run]) -> Section:
     return Section("GB that one device sends in one step", header, rows, remark)
 
 
-TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
-    MARKERS: summary,
-    SHORT: in_short,
-    TODAY: todays_models,
-    SAMPLED: sampled,
-    BANDS: held_bands,
-    SERVED: serving.tables,
-    LEFT_OUT: sources_left_out,
+TABLES: Final[Mapping[str, Callable[[Ledger], list[Section]]]] = {
+    "published --readme": summary,
+    "published --readme: in short": in_short,
+    "published --readme: today's models": todays_models,
+    "published --readme: sampling": sampled,
+    "published --readme: bands": lambda ledger: [coverage_table(scores_of(misses_of(ledger.records)))],
+    "published --readme: serving": serving.tables,
+    "published --readme: sources left out": sources_left_out,
 }
-"""The tables of each region."""
+"""The tables by the command that stands before them in a text."""
 
 
-PAPERS: Final[Mapping[str, Mapping[str, Sequence[Callable[[], Iterable[Record]]]]]] = {
-    "diffusionpipe": diffusionpipe.TABLES,
-    "pulse": pulse.TABLES,
-}
-PAPER_HEADER: Final = ("number", "published", "simulated", "error", "asked")
+PAPERS: Final = {"diffusionpipe": diffusionpipe.TABLES, "pulse": pulse.TABLES}
 
 
 def run_paper(options: argparse.Namespace) -> None:
@@ -309,24 +268,21 @@ def run_paper(options: argparse.Namespace) -> None:
     if options.table is not None:
         check_choice("paper", "--table", options.table, tuple(tables))
         tables = {options.table: tables[options.table]}
+    header = ("number", "published", "simulated", "error", "asked")
     for name, experiments in tables.items():
-        section = Section(name, PAPER_HEADER, [*_paper_rows(experiments)])
+        section = Section(name, header, [*_paper_rows(experiments)])
         print_sections([section])
         if options.readme is not None:
-            marker = f"<!-- python -m validate paper {options.name} --table {name} -->"
-            write_tables(options.readme, (marker, "<!-- end -->"), [section])
+            write_tables(options.readme, f"paper {options.name} --table {name}", [section])
 
 
 def _paper_rows(experiments: Sequence[Callable[[], Iterable[Record]]]) -> Iterator[list[str]]:
     """The rows of a table: of each number its base setting, then the other choices that the paper leaves open."""
     records = (record for run in experiments for record in run())
     for row, alike in grouped(records, lambda one: one.row).items():
-        where = (
-            row.model,
-            row.num_gpus and counted(row.num_gpus, "GPU"),
-            row.batch_size and f"batch {row.batch_size}",
-        )
-        what = (row.item, row.method, row.quantity.replace("_", " "), *where)
+        gpus = row.num_gpus and counted(row.num_gpus, "GPU")
+        batch = row.batch_size and f"batch {row.batch_size}"
+        what = (row.item, row.method, row.quantity.replace("_", " "), row.model, gpus, batch)
         cells = [", ".join(f"{word}" for word in what if word and word != UNSAID), f"{row.value:.4g}"]
         for one in {record.setting: record for record in alike}.values():
             commands = OVER.join(f"`{command}`" for command in one.setting.split(OVER))

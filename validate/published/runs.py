@@ -1,31 +1,120 @@
-"""Published sampling runs, simulated: each row's scenario, replayed once for all rows that share it, and its record."""
+"""Published sampling runs, simulated: each row, its scenario, replayed once for all rows that share it, and its record.
 
-from collections.abc import Callable, Iterable, Mapping
+``reading.md`` says what each column of the files means, and why rows are read as they are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
+from itertools import product
 from math import inf
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from profiles.architectures.models import Model
 from profiles.costs.layers import published
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import Cluster, Link
-from profiles.machines.devices import Device
 from profiles.machines.fabrics import Collectives
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
-from strategies.registry import make
+from strategies.plans.workloads import SamplingWorkload
+from strategies.registry import make, strategies_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.points import cluster_of, model_of, sampling
-from validate.published.records import MEMORY, Conditions, Record, Standing, authors_of, kind_of
-from validate.published.rows import SamplingRow, sampling_rows
+from validate.points import cluster_of, model_of
+from validate.published.records import (
+    LATENCY,
+    MEMORY,
+    TASKS,
+    Conditions,
+    Published,
+    Record,
+    Standing,
+    authors_of,
+    kind_of,
+    stack_of,
+)
+from validate.tables import read_cells
 
+INFERENCE: Final = Path(__file__).with_name("inference.csv")
+ENGINES: Final = INFERENCE.with_name("engines.csv")
+"""Rows of today's engines; all others are in ``INFERENCE``."""
+OUT_OF_MEMORY: Final = "OOM"
 NO_COMMUNICATION: Final = "patch_parallel_no_comm"
 """The method that runs without communication, on free links."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
+
+
+class SamplingRow(dict[str, str]):
+    """One published row by its cells."""
+
+    def number(self, column: str) -> float | None:
+        """The number in a cell; None where there is none, or memory ran out."""
+        return None if self[column] in ("", OUT_OF_MEMORY) else float(self[column])
+
+    @cached_property
+    def num_gpus(self) -> int | None:
+        """Number of GPUs; None where the source does not say."""
+        return int(self["num_gpus"]) if self["num_gpus"] else None
+
+    @cached_property
+    def latency_s(self) -> float | None:
+        """Seconds of a run; None likewise."""
+        return self.number("latency_s")
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory ran out."""
+        return OUT_OF_MEMORY in (self["latency_s"], self["memory_GB"])
+
+    @property
+    def published(self) -> Published:
+        """The number by which it counts: its latency, or its memory where only that is published.
+
+        The printed "GB" are allocated bytes in units of 2**30.
+        """
+        quantity, column = (LATENCY, "latency_s") if self["latency_s"] else (MEMORY, "memory_GB")
+        value = self.number(column)
+        machine = ", ".join(filter(None, (self["hardware"], self["interconnect"])))
+        batch_size = int(self["batch"]) if self["batch"].isdigit() else None
+        standing = Standing(self["standing"] or Standing.INDEPENDENT)
+        return Published(
+            TASKS[1], self["source"], self["table_or_figure"], self["model"], machine, self.num_gpus, self["method"],
+            batch_size, quantity, inf if value is None else value, self["note"], self["method_config"],
+            self["resolution_px"], self["steps"], standing, self["why"],
+        )  # fmt: skip
+
+    def samplers(self, scenario: SamplingScenario) -> list[Sampler]:
+        """The samplers that it may have run; of several, its number is that of the fastest that fits."""
+        return [one for words in self["samplers"].split(" | ") for one in samplers_of(words, scenario)]
+
+
+def samplers_of(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
+    """The samplers of a name and parameters, of which some may have several values; with ``*`` all points of it."""
+    name, *settings = words.split()
+    named = dict(setting.split("=") for setting in settings if setting != "*")
+    values = [[int(of) if of.isdigit() else of for of in text.split(",")] for text in named.values()]
+    for chosen in product(*values):
+        parameters: Mapping[str, Any] = dict(zip(named, chosen, strict=True))
+        if "*" in settings:
+            for one in strategies_of("sample")[name].candidates(scenario):
+                yield replace(one, **parameters)
+        else:
+            yield make(name, parameters)
+
+
+def read_sampling(path: Path) -> list[SamplingRow]:
+    """The published rows of one file."""
+    return list(map(SamplingRow, read_cells(path)))
+
+
+@cache
+def sampling_rows() -> tuple[SamplingRow, ...]:
+    """All published rows of sampling, in the order of the files."""
+    return (*read_sampling(INFERENCE), *read_sampling(ENGINES))
 
 
 class Place(NamedTuple):
@@ -44,118 +133,92 @@ class Place(NamedTuple):
     @property
     def anchored(self) -> bool:
         """Whether compute starts from published latencies of one GPU."""
-        named = any(
-            one.device == self.cluster.device.name for one in _model(self.model, self.unknown).anchors
-        )
-        return named and self.stack.name == DEFAULT_STACK
+        device, anchors = self.cluster.device.name, _model(self.model, self.unknown).anchors
+        return any(one.device == device for one in anchors) and self.stack.name == DEFAULT_STACK
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
-    """A published row beside the simulated one: its place, its outcome, and the sampler in words.
-
-    Place and outcome are None where the row is not covered; ``remark`` then says why.
-    """
+    """A published row beside the simulated one: its place, its outcome, and the sampler in words."""
 
     row: SamplingRow
-    place: Place | None
-    outcome: Result | None
+    place: Place
+    outcome: Result
     remark: str
 
     @property
-    def model(self) -> str:
-        """The model's folder; empty where the row is not covered."""
-        return self.place.model if self.place else ""
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's name; likewise."""
-        return self.place.cluster.name if self.place else ""
-
-    @property
-    def latency_s(self) -> float | None:
-        """Predicted seconds; None where the row is not covered, or memory does not suffice."""
-        return self.outcome.latency_s if self.outcome and self.outcome.fits_memory else None
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether memory does not suffice by the prediction."""
-        return self.outcome is not None and not self.outcome.fits_memory
-
-    @property
     def error(self) -> float | None:
-        """Predicted over published seconds, less one; None where either is missing.
+        """Predicted over published seconds, less one; None where the row has no seconds.
 
-        The seconds also count where memory does not suffice by the prediction but the published run fitted.
+        They also count where memory does not suffice by the prediction but the published run fitted.
         """
-        if self.outcome is None or self.row.latency_s is None:
-            return None
-        return self.outcome.latency_s / self.row.latency_s - 1
+        return None if self.row.latency_s is None else self.outcome.latency_s / self.row.latency_s - 1
 
     @property
     def left_out(self) -> Place:
         """The place without the anchors of its authors."""
-        assert self.place is not None
         return self.place._replace(unknown=self.row.published.authors)
 
     @property
     def sampler(self) -> Sampler:
         """The sampler of the outcome."""
-        assert self.outcome is not None
         sampler: Sampler = make(self.outcome.strategy, self.outcome.parameters)
         return sampler
 
-    @property
+    @cached_property
     def record(self) -> Record:
         """The record of the row's number."""
-        row, place, outcome = self.row.published, self.place, self.outcome
-        if place is None or outcome is None:
-            return Record(row, None, Standing.UNCOVERED, self.remark)
+        row, outcome, model = self.row.published, self.outcome, model_of(self.place.model)
         predicted = outcome.peak_memory_bytes / GIB if row.quantity == MEMORY else outcome.latency_s
-        if self.row.out_of_memory and self.out_of_memory:
-            predicted = inf
-        standing, reason = row.standing, row.why
+        standing, reason, setting = row.standing, row.why, self.remark
         if self.row.out_of_memory:
+            predicted = predicted if outcome.fits_memory else inf
             standing = Standing.APART
-            reason = f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
-        lacking = self.out_of_memory and not self.row.out_of_memory
-        setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
-        device, pixels = place.cluster.device, place.height * place.width
-        provenance = _provenance(self.model, device, pixels, outcome.provenance)
+            reason = f"memory runs out, as {'not ' if outcome.fits_memory else ''}predicted"
+        elif not outcome.fits_memory:
+            setting += "; memory does not suffice"
+        device, provenance = self.place.cluster.device, outcome.provenance
+        if any(anchor.device == device.name for anchor in model.anchors):
+            factor = published(model, device, self.place.height * self.place.width).factor
+            provenance += f", times {factor:.3f} from one GPU's latencies"
         conditions = Conditions(device.name, outcome.stack, kind_of(outcome.strategy, outcome.num_gpus))
         needed_bytes = outcome.peak_memory_bytes
         return Record(row, predicted, standing, reason, setting, provenance, needed_bytes, conditions)
 
 
 @cache
-def _provenance(model: str, device: Device, pixels: int, provenance: str) -> str:
-    """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
-    if all(anchor.device != device.name for anchor in model_of(model).anchors):
-        return provenance
-    factor = published(model_of(model), device, pixels).factor
-    return f"{provenance}, times {factor:.3f} from one GPU's latencies"
-
-
-def runs(wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1) -> list[Run]:
-    """The runs of published rows, by default of all but those on one GPU."""
-    return [predict(row, {}) for row in sampling_rows() if wanted(row)]
+def predictions() -> tuple[Run | Record, ...]:
+    """The run of each row, or its record where it is not covered."""
+    results = list[Run | Record]()
+    for row in sampling_rows():
+        try:
+            results.append(predict(row, {}))
+        except InfeasibleError as reason:
+            results.append(Record(row.published, None, Standing.UNCOVERED, str(reason)))
+    return tuple(results)
 
 
 def all_runs() -> list[Run]:
-    """The runs of all rows, those of one GPU too."""
-    return runs(lambda _: True)
+    """The runs of all rows that are covered."""
+    return [one for one in predictions() if isinstance(one, Run)]
+
+
+def sampling_records() -> list[Record]:
+    """The record of each row."""
+    return [one.record if isinstance(one, Run) else one for one in predictions()]
 
 
 def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
-    """The run of one row; ``clusters``, by name, stand in for the shipped ones."""
+    """The run of one row; ``clusters``, by name, stand in for the shipped ones.
+
+    Raises:
+        InfeasibleError: it is not covered.
+    """
     if row["unread"]:
-        return Run(row, None, None, row["unread"])
+        raise InfeasibleError(row["unread"])
     place = place_of(row, clusters)
-    try:
-        tried = row.samplers(scenario_of(place))
-        outcome = fastest(place, tried)
-    except InfeasibleError as reason:
-        return Run(row, None, None, str(reason))
+    tried = row.samplers(scenario_of(place))
+    outcome = fastest(place, tried)
     remark = describe(outcome, place)
     return Run(row, place, outcome, f"best of {len(tried)}: {remark}" if len(tried) > 1 else remark)
 
@@ -169,7 +232,8 @@ def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
         inter = None if cluster.inter_node is None else FREE_LINK
         cluster = replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
     height, width, steps = (int(row[column]) for column in ("height", "width", "run_steps"))
-    return Place(row["folder"], cluster, row.num_gpus, height, width, steps, row["guidance"], row.stack)
+    stack = stack_of(row["engine"])
+    return Place(row["folder"], cluster, row.num_gpus, height, width, steps, row["guidance"], stack)
 
 
 def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
@@ -185,20 +249,18 @@ def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
             bounded.append((bound(sampler, scenario_of(place)), number, sampler))
         except InfeasibleError as error:
             reason = error
-    best: tuple[bool, float, int, Result] | None = None
+    outcomes = list[tuple[bool, float, int, Result]]()
     for bound_s, number, sampler in sorted(bounded, key=lambda one: one[:2]):
-        if best is not None and best[:2] < (False, bound_s):
+        if outcomes and min(outcomes)[:2] < (False, bound_s):
             break  # it fits, and no other can be faster
         try:
             outcome = outcome_of(place, sampler)
+            outcomes.append((not outcome.fits_memory, outcome.latency_s, number, outcome))
         except InfeasibleError as error:
             reason = error
-            continue
-        found = (not outcome.fits_memory, outcome.latency_s, number, outcome)
-        best = found if best is None or found[:3] < best[:3] else best
-    if best is None:
+    if not outcomes:
         raise reason
-    return best[3]
+    return min(outcomes)[3]
 
 
 @cache
@@ -209,7 +271,6 @@ def outcome_of(place: Place, sampler: Sampler) -> Result:
 
 def sent_bytes(run: Run) -> float:
     """Bytes that one device sends in one step, on average, for one sample without guidance."""
-    assert run.place is not None
     place = run.place._replace(guidance="none")
     outcome = outcome_of(place, run.sampler).expected
     return (outcome.collective_bytes + outcome.p2p_bytes) / (place.num_gpus * place.steps)
@@ -226,9 +287,8 @@ def _model(name: str, unknown: str) -> Model:
 @lru_cache(maxsize=64)
 def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
-    size = (place.height, place.width)
-    of = _model(place.model, place.unknown), place.cluster, place.num_gpus, size, place.steps
-    return sampling(*of, guidance=place.guidance, stack=place.stack)
+    workload = SamplingWorkload(place.num_gpus, place.height, place.width, place.steps, place.guidance)
+    return SamplingScenario(_model(place.model, place.unknown), place.cluster, workload, stack=place.stack)
 
 
 def describe(outcome: Result, place: Place) -> str:

@@ -158,6 +158,8 @@ def records() -> Iterator[Record]:
         load, how = run.arrived(), "one at a time" if "L40S" in run.gpu else "batches of 8"
         assert load is not None
         predicted = None if run.gpu.startswith("TPU") else run.percentiles_s(load)
+        standing = Standing.APART if run.apart else Standing.IN_VIEW
+        why = run.apart or "the batcher and the curve of a batch were found from these runs"
         for number, percentage in enumerate(PERCENTS):
             row = Published(
                 TASKS[1], f"MLPerf Inference {run.version}", run.system, "Stable Diffusion XL", run.gpu, run.gpus, how,
@@ -165,11 +167,9 @@ def records() -> Iterator[Record]:
                 resolution_px="1024", steps="20",
             )  # fmt: skip
             if predicted is None:
-                yield Record(row, None, Standing.UNCOVERED, run.apart)
-                continue
-            standing = Standing.APART if run.apart else Standing.IN_VIEW
-            why = run.apart or "the batcher and the curve of a batch were found from these runs"
-            yield Record(row, float(predicted[number]), standing, why, f"load {run.load:.2f} of Offline")
+                yield Record(row, None, Standing.UNCOVERED, why)
+            else:
+                yield Record(row, float(predicted[number]), standing, why, f"load {run.load:.2f} of Offline")
 
 
 def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterator[Section]:
@@ -210,8 +210,8 @@ def fits(runs: Sequence[ServerRun]) -> Section:
         errors: dict[bool, list[float]] = {False: [], True: []}
         for run in runs:
             if not run.apart and (load := run.arrived()) is not None:
-                found = run.percentiles_s(load, slower, fixed, dispatch) / np.array(run.measured_s) - 1
-                errors[run.load >= HIGH] += found.tolist()
+                relative = run.percentiles_s(load, slower, fixed, dispatch) / np.array(run.measured_s) - 1
+                errors[run.load >= HIGH] += relative.tolist()
         cells = [percent(median(map(abs, of))) for of in errors.values()]
         rows.append([f"{fixed:g}", f"{slower:g}", dispatch, *cells, signed(median(errors[True]))])
     loads = f"load below {HIGH}", f"load from {HIGH}"

@@ -7,10 +7,10 @@ GPUs, ``replicas`` draw on one GPU each, and a sampler's degrees stand beside it
 """
 
 import argparse
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.errors import InputError
-from profiles.files import Row, read_rows
+from profiles.files import read_text
+from profiles.measuring.launching import check_least
 from profiles.software.levers import HALF
 from sim import api
 from sim.serving.fleet import Plan, Pool, Replay
@@ -30,28 +30,15 @@ from strategies.serving.fcfs import FirstComeFirstServed
 from validate.points import sampling
 from validate.published.ledger import Ledger, coverage, line
 from validate.published.records import TASKS, Conditions, Published, Record, Standing, kind_of, stack_of
-from validate.published.rows import samplers_of
+from validate.published.runs import samplers_of
 from validate.serving import mlperf
-from validate.tables import Section, percent, print_sections
+from validate.tables import Section, percent, print_sections, read_cells
 
 ROWS: Final = Path(__file__).with_name("systems.csv")
-COLUMNS: Final = (
-    "source", "url_or_repo_path", "kind", "model", "gpu", "gpus", "interconnect", "method", "degrees", "batch",
-    "resolution", "frames", "steps", "guidance", "precision", "metric", "value", "unit", "note",
-)  # fmt: skip
-ASKED: Final = ("asked", "folder", "cluster", "sampler", "guided", "engine", "text_tokens", "standing", "why")
 SHAPE: Final = ("height", "width", "run_frames", "run_steps")
-"""Columns that say how a row is asked: what, where, by which sampler or policy, or why it is not; and its shape."""
-MIXES: Final = {
-    "qwen-image": {
-        Shape(512, 512, 1, 20): 0.15, Shape(768, 768, 1, 20): 0.25, Shape(1024, 1024, 1, 25): 0.45,
-        Shape(1536, 1536, 1, 35): 0.15,
-    },
-    "wan2.2-t2v-a14b": {
-        Shape(480, 854, 81, 3): 0.15, Shape(480, 854, 121, 4): 0.25, Shape(720, 1280, 81, 6): 0.6,
-    },
-}  # fmt: skip
-"""Shape and share of each class of mix C of vLLM-Omni's dashboards (performance_dashboard, section 5.1)."""
+"""Columns of the shape that is simulated."""
+MIXES: Final = tomllib.loads(read_text(ROWS.with_name("mixes.toml")))
+"""Height, width, frames, steps and share of the classes of requests, by model."""
 CLIENTS: Final = 8
 PROMPTS: Final = 100
 UNSAID: Final = 10
@@ -93,8 +80,8 @@ def service(place: Place) -> Simulated:
 
 def mix(folder: str, prompts: int, seed: int = SEED) -> list[Shape]:
     """Shapes of so many prompts of a model's mix, as vLLM-Omni's benchmark draws them."""
-    shares = MIXES[folder]
-    return Random(seed).choices(list(shares), list(shares.values()), k=prompts)
+    shapes, shares = zip(*((Shape(*shape), share) for *shape, share in MIXES[folder]), strict=True)
+    return Random(seed).choices(shapes, shares, k=prompts)
 
 
 @cache
@@ -113,31 +100,29 @@ def drawn(place: Place) -> np.ndarray:
 def attainment(place: Place, name: str) -> float:
     """Share of TetriServe's 300 requests, 12 a minute, that hold their SLO under a policy."""
     where = place.folder, place.cluster, place.gpus
-    found = api.serve(*where, policy=place.sampler, mix=f"tetriserve-{name}", rate=0.2, duration=1500)
-    return found.best.attainment or 0.0
+    result = api.serve(*where, policy=place.sampler, mix=f"tetriserve-{name}", rate=0.2, duration=1500)
+    return result.best.attainment or 0.0
 
 
 class Served:
     """A published row and how it is asked."""
 
-    def __init__(self, row: Row) -> None:
-        asked, folder, cluster, self.sampler, guided, engine, text, self.standing, self.why = row.cells(ASKED)
-        degrees, size, steps, precision, note = row.cells(
-            ("degrees", "resolution", "steps", "precision", "note")
-        )
-        self.what, *self.more = asked.split() or [""]
-        gpus, self.batch = int(row.number("gpus")), row.integer("batch", 1)
-        self.replicas = gpus if self.what == "replicas" else 1
-        each, decoders = gpus // self.replicas, row.integer("decoders", 1)
-        where = folder, cluster, each, self.sampler, guided, engine, decoders, precision or HALF
-        self.place = Place(*where, int(text) if text else None, WEIGHTS["HSDP" in degrees])
+    def __init__(self, row: Mapping[str, str]) -> None:
+        self.what, *self.more = row["asked"].split() or [""]
+        whole = {key: int(float(row[key] or 1)) for key in ("gpus", "batch", "decoders", *SHAPE)}
+        height, width, frames, steps = (whole[key] for key in SHAPE)
+        self.shape, self.batch = Shape(height, width, frames, steps), whole["batch"]
+        self.replicas = whole["gpus"] if self.what == "replicas" else 1
+        where = row["folder"], row["cluster"], whole["gpus"] // self.replicas, row["sampler"], row["guided"]
+        text_tokens = int(row["text_tokens"]) if row["text_tokens"] else None
+        how = row["engine"], whole["decoders"], row["precision"] or HALF, text_tokens
+        self.place = Place(*where, *how, WEIGHTS["HSDP" in row["degrees"]])
         self.published = Published(
-            TASKS[1], row.text("source"), f"{row.text('method')} {degrees}".strip(), row.text("model"), row.text("gpu"),
-            gpus, self.sampler or row.text("method"), self.batch, row.text("quantity"), row.number("value"), note,
-            resolution_px=size, steps=steps,
+            TASKS[1], row["source"], f"{row['method']} {row['degrees']}".strip(), row["model"], row["gpu"],
+            whole["gpus"], row["sampler"] or row["method"], self.batch, row["quantity"], float(row["value"]),
+            row["note"], resolution_px=row["resolution"], steps=row["steps"],
+            standing=Standing(row["standing"] or Standing.INDEPENDENT), why=row["why"],
         )  # fmt: skip
-        height, width, frames, steps_run = (row.integer(name, 1) for name in SHAPE)
-        self.shape = Shape(height, width, frames, steps_run)
 
     def run_s(self, shape: Shape, batch: int = 1) -> float:
         """Seconds of a batch; they count where memory does not suffice by the prediction, too."""
@@ -165,40 +150,35 @@ class Served:
 
     def record(self, first: Mapping[str, float]) -> Record:
         """Its record; ``first`` has the latencies of one image by model."""
+        row, sampler, why = self.published, self.place.sampler, self.published.why
         if not self.what:
-            return Record(self.published, None, Standing.UNCOVERED, self.why)
-        row, predicted, why = self.published, self.predicted(), self.why
+            return Record(row, None, Standing.UNCOVERED, why)
+        predicted = self.predicted()
         if self.what == "curve":
             row = replace(row, value=row.value / first[row.model])
         if self.what == "capacity":
             why = f"a bound, which {'holds' if predicted >= row.value else 'does not hold'}"
-        where, conditions = f"policy {self.sampler}", None
+        where, conditions = f"policy {sampler}", None
         if self.what != "attainment":
             times = service(self.place)
             result = times.result(self.place.gpus, self.shape, self.batch)
             lacking = "" if result.fits_memory else "; memory does not suffice"
-            kind = kind_of(self.sampler.split()[0], self.place.gpus)
-            where = f"{self.sampler}, stack {result.stack}{lacking}"
+            kind = kind_of(sampler.split()[0], self.place.gpus)
+            where = f"{sampler}, stack {result.stack}{lacking}"
             conditions = Conditions(times.scenario.cluster.device.name, result.stack, kind)
-        standing = Standing(self.standing or Standing.INDEPENDENT)
-        return Record(row, predicted, standing, why, where, conditions=conditions)
+        return Record(row, predicted, row.standing, why, where, conditions=conditions)
 
 
 @cache
 def served() -> tuple[Served, ...]:
     """The published rows."""
-    return tuple(map(Served, read_rows(ROWS, (*COLUMNS, "quantity", "decoders", *ASKED, *SHAPE))))
+    return tuple(map(Served, read_cells(ROWS)))
 
 
 def served_records() -> list[Record]:
     """The record of each row."""
     first = {of.published.model: of.published.value for of in reversed(served()) if of.batch == 1}
     return [of.record(first) for of in served()]
-
-
-def records() -> Iterator[Record]:
-    """The record of every published number of serving."""
-    return chain(mlperf.records(), served_records())
 
 
 def sections() -> Iterator[Section]:
@@ -219,8 +199,7 @@ GROUPS: Final = ("MLPerf Server, Stable Diffusion XL", "Servers under load")
 
 def run_serving(options: argparse.Namespace) -> None:
     """Print all rows beside what is simulated, or the errors around the constants of a batch."""
-    if options.draws < 1:
-        raise InputError(f"--draws is {options.draws}, must be at least 1")
+    check_least(("--draws", options.draws, 1))
     runs = list(mlperf.read_runs(options.data or mlperf.RUNS))
     if options.fit:
         print_sections([mlperf.fits(runs)])
@@ -233,13 +212,10 @@ def run_serving(options: argparse.Namespace) -> None:
 def tables(ledger: Ledger) -> list[Section]:
     """Errors of MLPerf's percentiles by load, and the other servers of a ledger."""
     runs, others = ([one for one in ledger.records if one.row.group == group] for group in GROUPS)
+    loads = [(float(one.setting.split()[1]), abs(one.error)) for one in runs if one.error is not None]
     rows = []
     for low, high in ((0.0, mlperf.HIGH), (mlperf.HIGH, 2.0)):
-        errors = [
-            abs(one.error)
-            for one in runs
-            if one.error is not None and low <= float(one.setting.split()[1]) < high
-        ]
+        errors = [error for load, error in loads if low <= load < high]
         where = f"load {low:g} to {high:g} of Offline"
         rows.append([where, f"{len(errors)}", percent(median(errors)) if errors else "-"])
     kinds = Section("MLPerf Server", ("p50, p90 and p99", "how many", "median error"), rows)
