@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import sim
-from sim.explore import workers
 from sim.report.serving import load_warning, plan_words
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.load import Kind, Load, Trace
@@ -45,8 +44,7 @@ def test_a_curve_has_the_plan_that_holds_the_most():
 
 
 @pytest.mark.long
-def test_processes_that_share_the_plans_change_nothing(table, monkeypatch):
-    monkeypatch.setattr(workers, "LONG_S", 0.0)
+def test_processes_that_share_the_plans_change_nothing(table):
     asked = {"gpus": 2, "capacity": True, "slo": 9}
     assert ask(table, workers=2, **asked).to_json() == ask(table, workers=1, **asked).to_json()
 

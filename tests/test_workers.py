@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
 from multiprocessing import active_children
 
 import pytest
@@ -14,7 +13,7 @@ import sim
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore import workers as working
 from sim.explore.search import SERIAL_POINTS
-from sim.explore.workers import Workers, on_cluster, parallel_calls
+from sim.explore.workers import on_cluster, parallel_calls
 
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b", "interleaved", "zero2"]}
 FAILED = r"^workers failed, .* \(.*\): "
@@ -51,32 +50,6 @@ def test_own_processes_give_the_bytes_of_one(alone):
     assert active_children() == []
 
 
-def late(known):
-    """Numbers added to what is known, and who did it: the first here, the last in processes."""
-    with Workers(known, 2, late=True) as workers:
-        for number in (1, 2, 3):
-            workers.submit(partial(added, number))
-        values = workers.finished()
-        for number in (4, 5):
-            workers.submit(partial(added, number))
-        while workers.open_tasks:
-            values += workers.finished()
-    return values
-
-
-def added(number, known):
-    return number + known, os.getpid()
-
-
-def test_processes_that_start_late_know_the_question_of_their_own(monkeypatch):
-    """Also within the process of a call, as the sweeps of a verdict run in."""
-    monkeypatch.setattr(working, "LONG_S", 0.0)
-    for values, known in zip(parallel_calls(2, (late, (10,)), (late, (20,))), (10, 20), strict=True):
-        assert sorted(value - known for value, _ in values) == [1, 2, 3, 4, 5]
-        here, *others = dict.fromkeys(process for _, process in values)
-        assert others and os.getpid() not in (here, *others)
-
-
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_somebodys_executor_gives_the_bytes_of_one(alone, make):
     with make(2) as executor:
@@ -84,20 +57,11 @@ def test_somebodys_executor_gives_the_bytes_of_one(alone, make):
 
 
 @pytest.mark.parametrize("done", [1, 3])
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(alone, done):
-    with pytest.warns(DiffusimWarning, match=FAILED + "new ones go on$"):
+def test_where_a_worker_is_killed_this_process_goes_on_alone_and_nothing_is_lost(alone, done):
+    with pytest.warns(DiffusimWarning, match=FAILED + "this process goes on without$"):
         sweep = sim.sweep("sd21", workers=2, report=at("simulating", done, kill_a_worker), **SMALL)
     assert document(sweep) == alone
     assert active_children() == []
-
-
-def test_where_workers_die_again_and_again_this_process_goes_on_alone(alone, monkeypatch):
-    monkeypatch.setattr(working, "_in_worker", _die)
-    with pytest.warns(DiffusimWarning, match=FAILED) as warned:
-        sweep = sim.sweep("sd21", workers=2, **SMALL)
-    endings = [str(each.message).rpartition(": ")[2] for each in warned]
-    assert endings == ["new ones go on", "this process goes on without"]
-    assert document(sweep) == alone
 
 
 def test_a_task_for_which_memory_runs_out_in_a_worker_is_done_again(alone, monkeypatch):
@@ -118,10 +82,6 @@ def test_a_fault_of_a_task_is_raised_as_it_is(monkeypatch):
 
 def _divide(_task):
     return 1 // 0
-
-
-def _die(_task):
-    os._exit(9)
 
 
 class Failing(Executor):

@@ -38,23 +38,11 @@ def bounds_of(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = F
     return Bounds(0.0 if lacks else bound(strategy, scenario, ordered=ordered), least_bytes)
 
 
-def outcome_of(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
-    """Simulate a point.
-
-    Raises:
-        DeadlockError: its order can never be carried out; the text names the point too.
-    """
-    try:
-        return run_point(strategy, scenario)
-    except DeadlockError as error:
-        raise DeadlockError(f"{_point_words(strategy)}: {error}") from None
-
-
 ANSWERS: Final[Mapping[str, Callable[[AnyStrategy, AnyScenario], Answer]]] = {
     COARSE: lambda strategy, scenario: Bounds(*coarse_bounds(strategy, scenario)),
     BOUNDS: bounds_of,
     ORDER: partial(bounds_of, ordered=True),
-    REPLAY: outcome_of,
+    REPLAY: run_point,
 }
 """In the order in which a point is asked for them."""
 FOLLOWING: Final = dict(pairwise(("", *ANSWERS)))
@@ -72,21 +60,24 @@ def answer_of(kind: str, candidate: Candidate, scenario: AnyScenario) -> Answer:
 
 
 def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
-    """Return a kind of answers, and these answers about points; an error of a strategy's own names its point."""
+    """Return a kind of answers, and these answers about points; an error of a strategy's own names its point.
+
+    Raises:
+        DeadlockError: the order of a point can never be carried out.
+    """
     answers: Answers = {}
     for candidate in candidates:
         try:
             answers[candidate] = answer_of(kind, candidate, scenario)
         except Exception as error:
-            error.add_note(f"at {_point_words(candidate.strategy)}")
+            values = parameters_of(candidate.strategy).items()
+            there = (f"{name} {value}" for name, value in values if value is not None)
+            words = ", ".join([candidate.strategy.name, *there])
+            if isinstance(error, DeadlockError):
+                raise DeadlockError(f"{words}: {error}") from None
+            error.add_note(f"at {words}")
             raise
     return kind, answers
-
-
-def _point_words(strategy: AnyStrategy) -> str:
-    """Return a strategy with its parameters in words."""
-    words = (f"{name} {value}" for name, value in parameters_of(strategy).items() if value is not None)
-    return ", ".join([strategy.name, *words])
 
 
 def take_answer(point: Point, kind: str, answer: Answer, scenario: AnyScenario) -> None:

@@ -1,6 +1,6 @@
 """Choices: the point that a sweep recommends, of those that it cannot tell from the best by their times."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError
@@ -65,6 +65,17 @@ class Choice(NamedTuple):
     by: tuple[str, ...]
 
 
+def tying(good: Sequence[Point], best: Point, scenario: AnyScenario, objective: str) -> list[Point]:
+    """Return the points, best first, that cannot be told from one of them, nor from the best of their own strategy."""
+    first = {(point.name, starts(point, scenario)): point for point in reversed(good)}
+
+    def ties(point: Point) -> bool:
+        own = first[point.name, starts(point, scenario)]
+        return all(point is other or point.tied(other, objective) for other in (best, own))
+
+    return [point for point in good if ties(point)]
+
+
 def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Choice | None:
     """Return the choice among the simulated and recommended ones of some points; None where there are none.
 
@@ -75,22 +86,18 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     good.sort(key=lambda point: (point.score(objective), *point.costs))
     if not good:
         return None
-
-    def tied(one: Point, other: Point) -> bool:
-        return one is other or one.tied(other, objective)
-
     best = next((point for point in good if starts(point, scenario)), good[0])
-    own = {(point.name, starts(point, scenario)): point for point in reversed(good)}
     worst = SLACK * best.score(objective)
-    close = [of for of in good if of.score(objective) <= worst and tied(of, best) and not is_wide(of, best)]
-    close = [point for point in close if tied(point, own[point.name, starts(point, scenario)])]
+    ties = tying(good, best, scenario, objective)
+    close = [of for of in ties if of.score(objective) <= worst and not is_wide(of, best)]
     left, by = close, list[str]()
     for words, fact in PREFERRED.items():
         least = min(fact(point, scenario) for point in left)
         kept = [point for point in left if fact(point, scenario) == least]
         by += [words] * (len(kept) < len(left))
         left = kept
-    preferred = min([point for point in left if tied(point, left[0])], key=_whole_gib)
+    first = left[0]
+    preferred = min((of for of in left if of is first or of.tied(first, objective)), key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
         facts = (fact(one, scenario) for fact in PREFERRED.values())
@@ -101,7 +108,7 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     point = min(better, key=worth)
     least = all(point.costs[1] <= of.costs[1] for of in close)
     words = "needs the least memory" if least else "needs less memory than faster ones like it"
-    by += [words] * (_whole_gib(point) < _whole_gib(left[0]))
+    by += [words] * (_whole_gib(point) < _whole_gib(first))
     return Choice(point, best, tuple(close), tuple(by))
 
 

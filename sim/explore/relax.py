@@ -237,13 +237,12 @@ def _fits_with(question: Question, change: Change) -> bool:
     """Return whether a point of a changed question fits: it is simulated, where its bound lets it."""
     if (changed := _changed(question, change)) is None:
         return False
-    needs = [(_needs(changed, point), point) for point in _points(changed)]
-    promising = [  # of those that need as much the quickest first
-        (round(need, 1), getattr(point.strategy, "micro_batches", None) or 1, place, point)
-        for place, (need, point) in enumerate(needs)
-        if need <= 1
-    ]
-    return any(_runs(changed, point) for *_, point in sorted(promising)[:SIMULATED])
+
+    def need(point: Candidate) -> tuple[float, int]:  # of those that need as much the quickest first
+        return round(_needs(changed, point), 1), getattr(point.strategy, "micro_batches", None) or 1
+
+    promising = [point for point in _points(changed) if _needs(changed, point) <= 1]
+    return any(_runs(changed, point) for point in sorted(promising, key=need)[:SIMULATED])
 
 
 def _points(question: Question) -> list[Candidate]:

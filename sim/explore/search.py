@@ -71,7 +71,10 @@ def run_sweep(
         check_integer("workers", workers)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
-    processes = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
+    many = (
+        len(sweep.points) > SERIAL_POINTS and sweep.leading is None
+    )  # else it runs beside others of its kind
+    processes = (workers or os.cpu_count() or 1) if many else 1
     if processes > 1 and executor is None:
         strategies = {type(point.strategy): point.strategy for point in sweep.points if point.strategy}
         if why := why_alone(strategies.values()):
@@ -79,8 +82,7 @@ def run_sweep(
             processes = 1
     sweep = replace(sweep, workers=processes if executor is None else 1)
     count = processes if executor is None else workers or LENT
-    late = sweep.leading is not None  # beside others of its kind
-    with Workers[tuple[str, Answers]](sweep.scenario, count, executor, late=late) as workforce:
+    with Workers[tuple[str, Answers]](sweep.scenario, count, executor) as workforce:
         queue = Queue(sweep, Cache(workforce, store))
         try:
             queue.bound(report)

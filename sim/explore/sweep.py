@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
-from sim.explore.choices import Choice, choose
-from sim.explore.legality import starts
+from sim.explore.choices import Choice, choose, tying
 from sim.explore.points import Point
 from sim.explore.relax import MOST_CHANGES, NOTHING_FITS, Question, relax
 from sim.outcomes.contents import content_of, inputs_of
@@ -117,13 +116,8 @@ class Sweep:
         if best is None:
             return []
         good = [point for point in self.simulated() if point.recommended]
-        first = {(point.name, starts(point, self.scenario)): point for point in reversed(good)}
-
-        def ties(point: Point) -> bool:
-            own = first[point.name, starts(point, self.scenario)]
-            return point.tied(best, self.objective) and (point is own or point.tied(own, self.objective))
-
-        return [point for point in good if not point.same(best) and ties(point)]
+        ties = tying(good, best, self.scenario, self.objective)
+        return [point for point in ties if not point.same(best)]
 
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""

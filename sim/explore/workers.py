@@ -1,6 +1,6 @@
 """Workers: processes of a sweep's own, or somebody's executor, that carry out its tasks.
 
-No worker changes a result. What a worker was doing when it died is done again, in the end by this process.
+No worker changes a result. Where one dies, this process does again what they were doing, and goes on alone.
 """
 
 import gc
@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from multiprocessing import current_process, get_start_method, parent_process
 from threading import Thread
-from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
@@ -36,9 +35,6 @@ DASK_S: Final = 10.0
 """Seconds to wait for a Dask scheduler."""
 JOIN_S: Final = 5.0
 """Seconds to wait for the thread of an executor whose processes are killed."""
-
-LONG_S: Final = 0.25
-"""Seconds of a task after which processes are worth their start."""
 
 T = TypeVar("T")
 Task = Callable[[Any], T]
@@ -64,28 +60,18 @@ class Workers(Generic[T]):
     Attributes:
         known: what all tasks are about, such as a scenario; forked processes have it at once.
         size: tasks that are carried out at once; 1 without any process or executor.
-        late: whether processes start only once a task took long here; they then know what this one has remembered.
     """
 
-    def __init__(
-        self,
-        known: Any,  # noqa: ANN401
-        size: int,
-        executor: Executor | None = None,
-        *,
-        late: bool = False,
-    ) -> None:
+    def __init__(self, known: Any, size: int, executor: Executor | None = None) -> None:  # noqa: ANN401
         if executor is None and get_start_method() != "fork":
             size = 1  # a process that imports an unguarded script would sweep again
-        self.known, self.size, self.late = known, size, late and size > 1
+        self.known, self.size, self._lent = known, size, executor
         self._carry_out = partial(_elsewhere, engine(), pickle.dumps(known)) if executor else _in_worker
-        self._lent, self._own = executor, None if executor or size == 1 or late else self._hired()
+        self._own: ProcessPoolExecutor | None = None
+        if executor is None and size > 1:
+            self._own = ProcessPoolExecutor(size, initializer=_start_worker, initargs=(known,))
         self._open: dict[Future[T], Task[T]] = {}
         self._here: deque[Task[T]] = deque()
-        self._deaths = 0
-
-    def _hired(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.size, initializer=_start_worker, initargs=(self.known,))
 
     def __enter__(self) -> "Workers[T]":
         return self
@@ -125,10 +111,7 @@ class Workers(Generic[T]):
             DiffusimError: a task did.
         """
         if self._here:
-            start, value = monotonic(), self._here.popleft()(self.known)
-            if self.late and monotonic() - start > LONG_S:
-                self.late, self._own = False, self._hired()
-            return [value]
+            return [self._here.popleft()(self.known)]
         done, _ = wait(self._open, return_when=FIRST_COMPLETED)
         values, lost = list[T](), list[Task[T]]()
         cause: BaseException = CancelledError("cancelled")
@@ -142,27 +125,19 @@ class Workers(Generic[T]):
                 values.append(future.result())
             else:
                 lost, cause = [*lost, task], error or cause
-        self._deaths = 0 if values else self._deaths
         if lost:
             self._replace(lost, cause)
         return values
 
     def _replace(self, lost: list[Task[T]], error: BaseException) -> None:
-        """Do lost tasks again: in new processes, or here if these die too."""
-        self._deaths += 1
-        lost += self._open.values()
-        for future in self._open:
-            future.cancel()
+        """Do lost tasks, and all others, here."""
+        self._here += [*lost, *self._open.values()]
+        self.__exit__()
         self._open.clear()
-        goes_on = self._own is not None and self._deaths == 1
-        if self._own is not None:
-            _end(self._own)
-        self._lent, self._own = None, self._hired() if goes_on else None
+        self._lent = self._own = None
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        then = "new ones go on" if goes_on else "this process goes on without"
+        then = "this process goes on without"
         warn_caller(f"workers failed, as if killed or out of memory ({words}): {then}", DiffusimWarning)
-        for task in lost:
-            self.submit(task)
 
 
 def _end(executor: ProcessPoolExecutor) -> None:
@@ -225,10 +200,10 @@ def _call_at(number: int, calls: tuple[Call, ...]) -> tuple[int, Any]:
 
 
 def finished_calls(
-    calls: tuple[Call, ...], size: int, executor: Executor | None = None, *, late: bool = False
+    calls: tuple[Call, ...], size: int, executor: Executor | None = None
 ) -> Iterator[tuple[int, Any]]:
     """Yield the number and the value of each call as it is done; the other arguments are those of ``Workers``."""
-    with Workers[tuple[int, Any]](calls, size, executor, late=late) as workforce:
+    with Workers[tuple[int, Any]](calls, size, executor) as workforce:
         for number in range(len(calls)):
             workforce.submit(partial(_call_at, number))
             while workforce.open_tasks > workforce.window:

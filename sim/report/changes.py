@@ -214,4 +214,4 @@ def swept(
     again = replace(
         sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False, leading=leading
     )
-    return run_sweep(again, workers=sweep.workers)
+    return run_sweep(again)

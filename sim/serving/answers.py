@@ -253,7 +253,7 @@ def _run_all(
     known: dict[int, Outcome | None] = {}
     size, calls = found.workers or (LENT if found.executor else 1), tuple((_outcome, case) for case in cases)
     try:
-        known.update(finished_calls(calls, size, found.executor, late=True))
+        known.update(finished_calls(calls, size, found.executor))
     finally:
         found.outcomes = sorted((of for _, of in sorted(known.items()) if of is not None), key=key)
 
