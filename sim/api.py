@@ -23,9 +23,9 @@ from profiles.errors import DiffusimNote, DiffusimWarning, InputError, shown, wa
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.explore.balance import Trained, find_balance, read_shapes
-from sim.explore.counts import counts, gpus_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, swept_points
 from sim.explore.relax import least_recomputed
+from sim.explore.scaling import counts, gpus_in
 from sim.explore.search import run_sweep
 from sim.explore.store import Store, code_of
 from sim.explore.sweep import TOP, Report

@@ -12,9 +12,9 @@ from profiles.architectures.models import load_model
 from profiles.costs.bands import Band
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
-from sim.explore.choices import PREFERRED, SLACK, choose, contender, is_wide
 from sim.explore.legality import starters
 from sim.explore.points import Point
+from sim.explore.sweep import PREFERRED, SLACK, choose, contender, is_wide
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario

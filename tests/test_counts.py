@@ -7,8 +7,7 @@ from profiles.errors import DiffusimNote, InputError
 from profiles.software.reserved import reserved_bytes
 from profiles.units import GIB
 from sim.cli.main import main
-from sim.explore.counts import gpus_in
-from sim.explore.scaling import Scaling, Step, knee_of
+from sim.explore.scaling import Scaling, Step, gpus_in, knee_of
 from sim.outcomes.results import OUT_OF_MEMORY
 from sim.report.rankings import table_of
 

@@ -171,7 +171,7 @@ def test_of_several_clusters_a_note_is_said_once(capsys):
 
 
 def test_files_are_written_before_the_answer_whose_reader_may_leave(capsys, files, monkeypatch):
-    monkeypatch.setattr("sim.cli.serving.print_answer", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("sim.cli.commands.print_answer", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         asked(capsys, "--gpus 2 --rate 0.2 --slo 9 --out requests.csv")
     assert (files / "requests.csv").stat().st_size

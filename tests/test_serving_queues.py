@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import poisson
 
 from sim.serving.fleet import Plan, Pool, Replay
-from sim.serving.load import Kind, Load, process_of
+from sim.serving.options import Kind, Load, process_of
 from sim.serving.outcomes import interval_of_p99
 from strategies.policy import Shape
 from strategies.serving.batcher import Batcher

@@ -8,8 +8,7 @@ import pytest
 import sim
 from sim.report.serving import load_warning, plan_words
 from sim.serving.fleet import Plan, Pool, Replay
-from sim.serving.load import Kind, Load, Trace
-from sim.serving.options import ServingOptions
+from sim.serving.options import Kind, Load, ServingOptions, Trace
 from sim.serving.service import Tabled
 from strategies.policy import Shape, Times
 from strategies.serving.elastic import Elastic

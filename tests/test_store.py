@@ -14,7 +14,7 @@ import pytest
 import sim
 from profiles.errors import DiffusimWarning, InputError
 from sim.cli.main import main
-from sim.explore import answers as answering
+from sim.explore import points as answering
 from sim.explore.points import find_points
 from sim.explore.search import run_sweep
 from sim.explore.store import Store, StoreFile

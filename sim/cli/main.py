@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
 from sim.cli import commands
+from sim.cli.commands import add_serve, serve_command
 from sim.cli.console import Parser, flags_of, guarded, note
 from sim.cli.flags import add_flags, add_question, strategy_flags
 from sim.cli.listing import add_list, print_completion
 from sim.cli.measuring import add_measure
-from sim.cli.serving import add_serve, serve_command
 from sim.cli.sweeping import sweep_command
 from sim.cli.synthesize import synthesize_command
 from sim.inputs.experiments import Experiment

@@ -17,7 +17,7 @@ from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.console import note
 from sim.cli.flags import arguments, given_parameters, named
-from sim.explore.counts import gpus_in
+from sim.explore.scaling import gpus_in
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Report
 from sim.explore.workers import on_cluster

@@ -17,7 +17,7 @@ from profiles.errors import InputError, counted, flag_value, shown
 from profiles.files import Row, read_json, read_text
 from profiles.mappings import FrozenMapping
 from profiles.software.reserved import room_bytes
-from sim.explore.answers import Bounds
+from sim.explore.points import Bounds
 from sim.explore.store import StoreFile
 from sim.inputs.scenarios import OPTION_NAMES, fields_of
 from sim.outcomes.contents import content_of

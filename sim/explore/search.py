@@ -25,13 +25,21 @@ from typing import Any, Final, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
-from sim.explore.answers import COARSE, FOLLOWING, REPLAY, Answer, Answers, answer_all, take_answer
-from sim.explore.choices import SLACK, choose, contender, may_start
 from sim.explore.legality import refusal
-from sim.explore.points import Candidate, Point
+from sim.explore.points import (
+    COARSE,
+    FOLLOWING,
+    REPLAY,
+    Answer,
+    Answers,
+    Candidate,
+    Point,
+    answer_all,
+    take_answer,
+)
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
-from sim.explore.sweep import Report, Sweep, example_of
+from sim.explore.sweep import SLACK, Report, Sweep, choose, contender, example_of, may_start
 from sim.explore.workers import LENT, Workers, why_alone
 from sim.outcomes.results import OUT_OF_MEMORY
 from sim.replay.engine import no_collection

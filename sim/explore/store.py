@@ -18,8 +18,7 @@ from typing import Any, Final, Self
 from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
-from sim.explore.answers import Answer, Answers, Bounds
-from sim.explore.points import Candidate
+from sim.explore.points import Answer, Answers, Bounds, Candidate
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of, engine, inputs_of
 from sim.outcomes.measures import Measures

@@ -7,9 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, SERVED, in_graphs, load_stack
-from sim.explore.answers import BOUNDS, COARSE, REPLAY, answer_of, take_answer
 from sim.explore.legality import always_recomputed, swept_points
-from sim.explore.points import Point
+from sim.explore.points import BOUNDS, COARSE, REPLAY, Point, answer_of, take_answer
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import OUT_OF_MEMORY, Result

@@ -8,10 +8,9 @@ from typing import Any, Final, Literal
 from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
-from sim.explore.choices import SLACK, Choice, choose, is_wide
 from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starts
 from sim.explore.relax import fitting_changes
-from sim.explore.sweep import Sweep
+from sim.explore.sweep import SLACK, Choice, Sweep, choose, is_wide
 from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Line, Panel, Panelled

@@ -14,8 +14,7 @@ from profiles.errors import DiffusimNote, DiffusimWarning, InputError, counted, 
 from profiles.files import Table, read_rows
 from profiles.names import file_of, known_name, unknown_name
 from sim.inputs.scenarios import check_size
-from sim.serving.load import Kind, Trace
-from sim.serving.options import ServingOptions, positive
+from sim.serving.options import Kind, ServingOptions, Trace, positive
 from sim.serving.serve import Question
 from sim.serving.service import Simulated, Site, at_shape, frames_of, read_service
 from strategies.policy import ElasticPolicy, Policy, Shape

@@ -12,8 +12,7 @@ import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
 from sim.serving.fleet import Plan, Pool, Replay
-from sim.serving.load import Kind, Load, Trace
-from sim.serving.options import REQUESTS, ServingOptions
+from sim.serving.options import REQUESTS, Kind, Load, ServingOptions, Trace
 from sim.serving.outcomes import Outcome
 from sim.serving.service import Site
 from strategies.policy import PARTS, ElasticPolicy, Policy, Shape

@@ -14,10 +14,9 @@ from profiles.files import read_rows
 from profiles.mappings import FrozenMapping
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.software.reserved import room_bytes
-from sim.explore.choices import is_exact
 from sim.explore.legality import swept_points
 from sim.explore.search import run_sweep
-from sim.explore.sweep import Sweep
+from sim.explore.sweep import Sweep, is_exact
 from sim.outcomes.results import Result, missing_memory
 from sim.outcomes.runs import parameters_of, run_point
 from sim.serving.fleet import Service

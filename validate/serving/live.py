@@ -19,7 +19,7 @@ import numpy as np
 
 from profiles.measuring.launching import check_least
 from sim.serving.fleet import Plan, Pool, Replay
-from sim.serving.load import Kind, Load
+from sim.serving.options import Kind, Load
 from strategies.policy import Job, Shape
 from strategies.serving.fcfs import FirstComeFirstServed
 from validate.running.sampling.settings import Settings

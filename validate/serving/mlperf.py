@@ -22,7 +22,7 @@ import numpy as np
 from profiles.errors import InputError
 from profiles.files import Row, read_rows
 from sim.serving.fleet import Plan, Pool, Replay, Service
-from sim.serving.load import Kind, Load, Trace
+from sim.serving.options import Kind, Load, Trace
 from strategies.policy import Shape, Times
 from strategies.serving.batcher import Batcher
 from validate.published.records import TASKS, Published, Record, Standing
