@@ -8,7 +8,7 @@ from scipy.stats import poisson
 
 from sim.serving.fleet import Plan, Pool, Replay
 from sim.serving.options import Kind, Load, process_of
-from sim.serving.outcomes import interval_of_p99
+from sim.serving.serve import interval_of_p99
 from strategies.policy import Shape
 from strategies.serving.batcher import Batcher
 from strategies.serving.fcfs import FirstComeFirstServed

@@ -45,7 +45,7 @@ from sim.report.serving import load_warning, serving_blocks
 from sim.report.views import Serving
 from sim.serving.inputs import TRAFFIC
 from sim.serving.options import ServingOptions
-from sim.serving.outcomes import write_trace
+from sim.serving.serve import write_trace
 from strategies.plans.workloads import AUTO
 
 READ: Final = (

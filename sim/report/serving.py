@@ -18,7 +18,7 @@ from sim.report.page import FROM, Headline, Part, page_text, provenance
 from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origin_lines
 from sim.serving.answers import TOLD, Serving, rank, ranked_by
 from sim.serving.fleet import Plan
-from sim.serving.outcomes import Outcome, interval_of_p99
+from sim.serving.serve import Outcome, interval_of_p99
 from strategies.policy import Job, Policy
 
 MOST_ROWS, MOST_IMPOSSIBLE, MOST_CLASSES = 10, 3, 6

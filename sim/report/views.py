@@ -25,7 +25,7 @@ from sim.report.results import panel_of
 from sim.report.serving import serving_blocks, serving_page, verdict_of_serving
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from sim.serving import answers
-from sim.serving.outcomes import request_rows
+from sim.serving.serve import request_rows
 from strategies.strategy import AnyStrategy
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from sim.explore.workers import LENT, finished_calls
 from sim.outcomes.results import Result
 from sim.serving.fleet import Plan
 from sim.serving.options import REQUESTS, ServingOptions
-from sim.serving.outcomes import STUDENT, Outcome
-from sim.serving.serve import EXACT, Question
+from sim.serving.serve import EXACT, STUDENT, Outcome, Question
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from profiles.errors import InputError
 from sim.report.plots import charts
 from sim.serving.answers import Serving
 from sim.serving.fleet import Ran
-from sim.serving.outcomes import Outcome, log_of, waiting_over_time
+from sim.serving.serve import Outcome, log_of, waiting_over_time
 
 __all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates") for info in ("", "_info")]
 
