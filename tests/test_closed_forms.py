@@ -31,24 +31,17 @@ def test_a_value_beyond_its_tolerance_fails_the_command_and_is_shown(capsys, mon
     assert "| here | 1 + 1 | 2 | 2.1 | +5.0e-02 | NO |" in printed
 
 
-@pytest.fixture
 def again():
-    """Every form, replayed once more; nothing that was replayed with a planted error stays behind."""
-
-    def red():
-        families._replayed.cache_clear()
-        forms = closed_forms()
-        every = Counter(form.family for form in forms)
-        wrong = Counter(form.family for form in forms if not form.holds)
-        return wrong, {family for family in every if wrong[family] == every[family]}
-
-    yield red
-    families._replayed.cache_clear()
+    """The forms that do not hold, by family, and the families of which none does."""
+    forms = closed_forms()
+    every = Counter(form.family for form in forms)
+    wrong = Counter(form.family for form in forms if not form.holds)
+    return wrong, {family for family in every if wrong[family] == every[family]}
 
 
 @pytest.mark.long
 def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothing_by_what_is_held(
-    again, monkeypatch, forms
+    monkeypatch, forms
 ):
     """Only where more patches than stages are under way does PipeFusion's period hide what a message takes."""
     leg = engine._leg
@@ -75,7 +68,7 @@ def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothin
 
 
 @pytest.mark.long
-def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeypatch):
+def test_an_engine_that_loses_a_message_is_caught_by_every_volume(monkeypatch):
     """The engine's wiring lacks a hidden state; of what is sent, only what collectives send is still right."""
     wire = engine.wire
 

@@ -131,8 +131,8 @@ def test_authors_share_their_papers_and_unknown_ones_are_refused():
 
 
 def test_trust_is_of_independent_times_by_kind_and_family_and_tells_pace_from_scaling():
-    apart = [latency(1.0, standing=Standing.IN_VIEW), latency(3.0, kind="other")]
-    records = [latency(2.2), latency(1.6, source=XDIT), latency(3.0, device=L20), *apart]
+    in_view = latency(1.0, standing=Standing.IN_VIEW)
+    records = [latency(2.2), latency(1.6, source=XDIT), latency(3.0, device=L20), in_view]
     several = Held(records[0], "sdxl", Circumstances(A100, (), 0.0, gpus=2), log(2 / 2.6), log(2 / 2.1))
     derived, measured = trusts(judged(records, [several], load_bands()))
     assert (measured.task, measured.family, measured.kind) == ("sample", "measured", "sequence")

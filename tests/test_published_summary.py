@@ -17,7 +17,6 @@ from validate.published.records import (
     LATENCY,
     METHODS_OF_KIND,
     ONE_GPU,
-    OTHER,
     Published,
     Record,
     Standing,
@@ -113,7 +112,6 @@ def test_every_shipped_strategy_is_of_one_kind():
     assert sorted(names) == sorted([*strategies_of("train"), *strategies_of("sample")])
     assert kind_of("ring", 8) == "sequence"
     assert kind_of("ddp", 1) == ONE_GPU
-    assert kind_of("mine", 8) == OTHER
 
 
 def test_every_number_is_written_with_its_provenance(ledger, tmp_path):

@@ -1,4 +1,1 @@
-"""Is it true? Closed forms, published measurements and real runs, held against the simulator.
-
-Runs from the checkout, as ``python -m validate``.
-"""
+"""Is it true? Closed forms, published measurements and real runs, held against the simulator."""

@@ -80,17 +80,11 @@ def replayed(name: str, point: Scenario, **parameters: Any) -> Trace:  # noqa: A
     return replay(make(name, parameters), point)
 
 
-def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points
-    """The fastest point of a strategy that fits; None where none does."""
+def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401  as of find_points
+    """The fastest point of a strategy, of which some point is known to fit."""
     points = tuple(find_points(point, [name], fixed))
     result = run_sweep(Sweep(point, "throughput", points, top=1), workers=1).ranked()[0].result
-    return result if result is not None and result.fits_memory else None
-
-
-def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401  as above
-    """The fastest point of a strategy, where some point is known to fit."""
-    result = best(point, name, **fixed)
-    assert result is not None
+    assert result is not None and result.fits_memory
     return result
 
 

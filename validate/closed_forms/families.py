@@ -105,15 +105,6 @@ HIDDEN: Final = 64
 HIDDEN_BYTES: Final = 2.0 * ROWS**2 * HIDDEN
 
 
-@cache
-def _replayed(strategy: str, degree: int, count: int, chunks: int) -> Trace:
-    """The replay of a pipeline whose stages are one layer each, on free links."""
-    model = equal_layers_model(degree * chunks, SECONDS["f"], saved_bytes=1.0)
-    parameters = {"chunks": chunks} if strategy == "interleaved" else {}
-    point = scenario(model, "ideal", degree, count, self_conditioning=0.0)
-    return replayed(strategy, point, pipeline_degree=degree, micro_batches=count, **parameters)
-
-
 def pipelines() -> Iterator[Form]:
     """Seconds, bubble ratio and activations of each named order."""
     for strategy, (rounds, chunks) in GRIDS.items():
@@ -122,8 +113,12 @@ def pipelines() -> Iterator[Form]:
 
 
 def _pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
-    """The forms of one pipeline; for PULSE no activations, as its order is a wave's."""
-    trace = _replayed(strategy, *letters.values())
+    """The forms of a pipeline whose stages are one layer each; for PULSE no activations, as its order is a wave's."""
+    degree, count, chunks = letters.values()
+    model = equal_layers_model(degree * chunks, SECONDS["f"], saved_bytes=1.0)
+    parameters = {"chunks": chunks} if strategy == "interleaved" else {}
+    point = scenario(model, "ideal", degree, count, self_conditioning=0.0)
+    trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=count, **parameters)
     values = {**letters, **SECONDS}
     setting = letter_text({key: letters[key] for key in letters if key != "v" or strategy == "interleaved"})
     seconds = form(f"{strategy}: seconds", strategy, trace.end_s, values, setting)

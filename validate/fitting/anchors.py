@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Final
@@ -48,9 +49,10 @@ def published_anchors(path: Path = runs.INFERENCE) -> tuple[list[ModelAnchor], l
     left: list[tuple[SamplingRow, str]] = []
     one_gpu = [row for row in runs.read_sampling(path) if row.num_gpus == 1]
     anchors = [(row, row["folder"], _anchor(row)) for row in one_gpu if not _unfit(row)]
-    dev = {_place(anchor) for row, _, anchor in anchors if row["model"] == DEV}
+    place = attrgetter("device", "height", "width")
+    dev = {place(anchor) for row, _, anchor in anchors if row["model"] == DEV}
     for row, model, anchor in anchors:
-        if row["model"] == DISTILLED and _place(anchor) in dev:
+        if row["model"] == DISTILLED and place(anchor) in dev:
             why = "28 steps of the same transformer are published; 4 carry more of what is beside it"
             left.append((row, why))
         elif any(name == model and replace(anchor, source=other.source) == other for name, other in kept):
@@ -86,10 +88,6 @@ def _anchor(row: SamplingRow) -> Anchor:
     batch, device = 2 if row["cfg"].startswith("yes") else 1, cluster_of(row["cluster"]).device.name
     assert row.latency_s is not None
     return Anchor(device, height, width, batch, steps, row.latency_s, source)
-
-
-def _place(anchor: Anchor) -> tuple[str, int, int]:
-    return anchor.device, anchor.height, anchor.width
 
 
 def factor(name: str, anchor: Anchor) -> float:

@@ -75,10 +75,7 @@ FILES: Final[Mapping[str, Sequence[str]]] = SETS["files"]
 
 
 def read_measured(folder: Path) -> pd.DataFrame:
-    """The rows of a folder of measurements, by the machine they were measured on.
-
-    They are without the software of a call, as nccl-tests launches its calls back to back.
-    """
+    """The rows of a folder of measurements; no software of a call is in them, as nccl-tests launches back to back."""
     path = folder / FILE
     try:
         rows = pd.read_csv(path, usecols=COLUMNS)

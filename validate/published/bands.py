@@ -34,7 +34,6 @@ from validate.published.held import ENOUGH, INSIDE, Held, Score, held_rows, scor
 from validate.published.ledger import Ledger
 from validate.published.records import (
     METHODS_OF_KIND,
-    OTHER,
     TASKS,
     TIMES,
     UNSAID,
@@ -67,10 +66,7 @@ class Miss(NamedTuple):
 
 
 class Misses(NamedTuple):
-    """All that published numbers say about errors: latencies of several GPUs that bands hold, and all else.
-
-    Devices and repeats are those of the shipped bands.
-    """
+    """Errors of published numbers, and latencies of several GPUs that bands hold; devices and repeats as shipped."""
 
     misses: tuple[Miss, ...]
     held: tuple[Held, ...]
@@ -241,7 +237,7 @@ def judged(records: Iterable[Record], held: Iterable[Held], known: Bands) -> Ite
     scaled = {(one.run.name, one.run.gpus, one.run.samples_per_s): one for one in trainings()}
     for one in records:
         row, where, error = one.row, one.conditions, one.independent_error
-        if error is None or where is None or row.quantity not in TIMES or where.kind == OTHER:
+        if error is None or where is None or row.quantity not in TIMES:
             continue
         pace: float | None = error
         scaling: float | None = None

@@ -25,7 +25,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from profiles.errors import InfeasibleError
 from profiles.measuring.writing import grouped
 from profiles.units import MIB
 from sim.outcomes.results import Result
@@ -95,21 +94,15 @@ class Setting:
 
 
 @cache
-def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result | None:
-    """The result of a strategy in a setting; None where it is infeasible."""
-    options = setting.parameters(strategy)
-    if partition is not None:
-        options["partition"] = partition
-    try:
-        return train(strategy, setting.scenario(task), **options)
-    except InfeasibleError:
-        return None
+def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result:
+    """The result of a strategy in a setting."""
+    cut = {} if partition is None else {"partition": partition}
+    return train(strategy, setting.scenario(task), **setting.parameters(strategy), **cut)
 
 
-def over(task: Task, setting: Setting, baseline: str) -> float | None:
-    """PULSE's throughput over a baseline's in the same setting; None where either is infeasible."""
-    pulse, other = run(task, setting, "pulse"), run(task, setting, baseline)
-    return None if pulse is None or other is None else pulse.samples_per_s / other.samples_per_s
+def over(task: Task, setting: Setting, baseline: str) -> float:
+    """PULSE's throughput over a baseline's in the same setting."""
+    return run(task, setting, "pulse").samples_per_s / run(task, setting, baseline).samples_per_s
 
 
 def base_of(task: Task) -> Setting:
@@ -139,7 +132,7 @@ def largest(task: Task, degree: int, stack: str = STACKS[0]) -> tuple[Setting, R
     """The setting with the largest micro-batch with which PULSE fits in memory, and its result."""
     for micro_batch in MICRO_BATCHES:
         setting = Setting(degree, micro_batch, stack=stack)
-        if (result := run(task, setting, "pulse")) is not None and result.fits_memory:
+        if (result := run(task, setting, "pulse")).fits_memory:
             return setting, result
     return None
 
@@ -151,8 +144,7 @@ def two_nodes() -> Iterator[Record]:
     base = base_of(task)
     for setting in dict.fromkeys(replace(base, **change) for change in CHANGES):
         result = run(task, setting, "pulse")
-        if result is not None:
-            yield Record.of(row, result.samples_per_s, setting.commands(task, "pulse"))
+        yield Record.of(row, result.samples_per_s, setting.commands(task, "pulse"))
         yield from _ratios(task, setting)
 
 
@@ -170,8 +162,7 @@ def _ratios(task: Task, setting: Setting) -> Iterator[Record]:
     for baseline in BASELINES:
         ratio = over(task, setting, baseline)
         for row in published("VII-A", machine=task.cluster, method=f"pulse/{baseline}"):
-            if ratio is not None:
-                yield Record.of(row, ratio, setting.commands(task, "pulse", baseline))
+            yield Record.of(row, ratio, setting.commands(task, "pulse", baseline))
 
 
 def larger_models() -> Iterator[Record]:
@@ -181,8 +172,7 @@ def larger_models() -> Iterator[Record]:
     for degree in DEGREES:
         if pair := largest(task, degree):
             setting, _ = pair
-            ratios = {name: over(task, setting, name) for name in BASELINES[:2]}
-            best, name = min((ratio, name) for name, ratio in ratios.items() if ratio is not None)
+            best, name = min((over(task, setting, name), name) for name in BASELINES[:2])
             yield Record.of(row, best, setting.commands(task, "pulse", name))
 
 
@@ -271,7 +261,6 @@ def _partitioned(
     for stack, degree in product(STACKS, dict.fromkeys((DEFAULT_DEGREE, *DEGREES))):
         setting = Setting(degree, MICRO_BATCH, p2p=p2p, stack=stack)
         aware, blocks = (run(task, setting, "pulse", of) for of in PARTITIONS)
-        assert aware is not None and blocks is not None
         command = setting.commands(task, "pulse")
         yield task, setting, (aware, blocks), f"{command}{OVER}{command} --partition blocks"
 

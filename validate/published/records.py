@@ -129,14 +129,13 @@ def stack_of(engine: str) -> Stack:
 SOFTWARE: Final[Mapping[str, dict[str, Any]]] = tomllib.loads(read_text(HERE / "software.toml"))
 METHODS_OF_KIND: Final[Mapping[str, list[str]]] = tomllib.loads(read_text(HERE / "kinds.toml"))
 ONE_GPU: Final = next(iter(METHODS_OF_KIND))
-OTHER: Final = "other"
 
 
 def kind_of(strategy: str, num_gpus: int) -> str:
-    """The kind of a method; on one GPU all methods are of one kind, and strategies that do not ship of another."""
+    """The kind of a shipped method; on one GPU all methods are of one kind."""
     if num_gpus == 1:
         return ONE_GPU
-    return next((kind for kind, names in METHODS_OF_KIND.items() if strategy in names), OTHER)
+    return next(kind for kind, names in METHODS_OF_KIND.items() if strategy in names)
 
 
 class Conditions(NamedTuple):

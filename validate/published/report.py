@@ -110,45 +110,42 @@ def in_short(ledger: Ledger) -> list[Section]:
     sources = sorted({row.authors for row, _ in several})
     every = f"all independent published numbers ({len(judged)} of {len(ledger.records)})"
     drawn = (
-        f"sampling on several GPUs ({len(several)} independent latencies of {', '.join(sources) or 'none'}; the same"
+        f"sampling on several GPUs ({len(several)} independent latencies of {', '.join(sources)}; the same"
         " sources' latencies of one GPU set the pace)"
     )
-    rows = [[every, _median(error for _, error in judged)], *_several_nodes(ledger)]
+    rows = [[every, _median(error for _, error in judged)], _several_nodes(ledger)]
     rows.append([drawn, _median(error for _, error in several)])
-    if losses := [contest.loss for contest in ledger.contests]:
-        right = f"right winner in {losses.count(0)} of {len(losses)}"
-        mean_loss = f"mean loss by a wrong pick {percent(mean(losses))}"
-        rows.append(["methods published side by side", f"{right}, {mean_loss}"])
+    losses = [contest.loss for contest in ledger.contests]
+    right = f"right winner in {losses.count(0)} of {len(losses)}"
+    mean_loss = f"mean loss by a wrong pick {percent(mean(losses))}"
+    rows.append(["methods published side by side", f"{right}, {mean_loss}"])
     return [Section("In short", ("compared with", "error"), rows)]
 
 
-def _several_nodes(ledger: Ledger) -> Iterator[list[str]]:
+def _several_nodes(ledger: Ledger) -> list[str]:
     """Errors of training on several nodes of real clusters, and of scaling over the same source's runs on one."""
     runs = [
         (one.row, one.standing, one.error)
         for one in ledger.records
         if one.row.quantity == SAMPLES_PER_S and one.error is not None and one.row.group.startswith(CLUSTERS)
     ]
-    errors, scaling = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    errors, scaling = list[float](), list[float]()
     for alike in grouped(runs, lambda of: (of[0].item, of[0].resolution_px, of[0].method)).values():
         base = next((error for row, _, error in alike if (row.num_gpus or 1) <= NODE), None)
         for row, standing, error in alike:
-            if (gpus := row.num_gpus or 1) > NODE and standing is not Standing.FITTED:
-                size = "64" if gpus <= 64 else "more than 64"
-                errors[size].append(error)
-                scaling[size] += [] if base is None else [(1 + error) / (1 + base) - 1]
-    for size, of in errors.items():
-        where = f"training of Stable Diffusion on {size} A100 or H100 (MosaicML, MLPerf; {len(of)} runs)"
-        words = f"{signed(min(of))} to {signed(max(of))}"
-        if ratios := scaling[size]:
-            where += f"; of {len(ratios)} a run on 8 GPUs of the same source set the pace or chose the stack"
-            words += f"; scaling over those on 8 GPUs {signed(min(ratios))} to {signed(max(ratios))}"
-        yield [where, words]
+            if (row.num_gpus or 1) > NODE and standing is not Standing.FITTED:
+                errors.append(error)
+                scaling += [] if base is None else [(1 + error) / (1 + base) - 1]
+    where = f"training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf; {len(errors)} runs)"
+    words = f"{signed(min(errors))} to {signed(max(errors))}"
+    if scaling:
+        where += f"; of {len(scaling)} a run on 8 GPUs of the same source set the pace or chose the stack"
+        words += f"; scaling over those on 8 GPUs {signed(min(scaling))} to {signed(max(scaling))}"
+    return [where, words]
 
 
 def _median(errors: Iterable[float]) -> str:
-    sizes = [abs(error) for error in errors]
-    return f"median {percent(median(sizes))}" if sizes else "-"
+    return f"median {percent(median(map(abs, errors)))}"
 
 
 ADDED: Final = ("wan2.1-14b", "wan2.1-i2v-14b", "wan2.2", "hunyuanvideo", "qwen-image", "cogvideox-5b")

@@ -73,10 +73,7 @@ class Pair(NamedTuple):
 
 
 def compare(job: Job, outcome: Outcome) -> list[Pair]:
-    """Each iteration beside its simulation.
-
-    Sleeping kernels are compared with the plan itself, real ones with the plan at the durations of the iteration.
-    """
+    """Each iteration beside the plan's simulation, of real kernels at the durations of the iteration."""
     pairs, network = [], Network(job.plan.placement)
     for ranks in outcome.iterations:
         trace = simulate(_with_durations(job.plan, ranks) if job.kernels else job.plan, network)

@@ -207,10 +207,7 @@ class Member:
 
 
 class Sent(NamedTuple):
-    """Bytes that one rank sent in a message, or as its part of a collective, in a denoising step.
-
-    ``planned_bytes`` are those of the plan, in the precision of the run.
-    """
+    """Bytes that a rank sent in a message or collective of a denoising step, and those of the plan in its precision."""
 
     kind: str
     step: int
