@@ -6,6 +6,7 @@ default stands once, beside the value it belongs to.
 
 import argparse
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from functools import partial
@@ -22,12 +23,10 @@ from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.registry import class_of, every_strategy, strategy_named, task_of
 
-WHAT_IF_HELP: Final = {
-    "link": "bandwidth: intra=150GB/s per GPU, inter=2x per node, all adapters together; may be given twice",
-    "nodes": "the most there may be, such as 2; or 2x4: two of 4 devices each",
-    "device": "a device's name, or a device file, in place of the cluster's",
-    "memory": "of each device, such as 40GiB",
-}
+COMMANDS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
+)
+"""Help, description, flags and examples of each command, and of ``sim`` itself, whose flags are of all questions."""
 MEASURED_RUN_HELP: Final = (
     "a run that was measured: its flags and number as TOML or JSON, or its result by `sim run --measured ... --json`;"
     " compute is scaled to it"
@@ -123,10 +122,7 @@ def add_question(
     add("--strategy", required=not sweeps, help="one of `sim strategies`")
     experiment = "flags as keys, in TOML, or a result in JSON; those beside it go before; - is stdin"
     add("--experiment", metavar="FILE", help=experiment)
-    add = parser.add_argument_group("what if").add_argument
-    for name, what in WHAT_IF_HELP.items():
-        how: Any = {"action": "append", "metavar": "NAME=CHANGE"} if name == "link" else {}
-        add(f"--{name}", help=what, **how, **absent)
+    add_flags(parser, COMMANDS["sim"])
     for task in TASKS.values():
         add = parser.add_argument_group(task.noun).add_argument
         for item in options_of(task.workload):
@@ -232,20 +228,16 @@ TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
 """Types of flags that stand in TOML."""
 
 
-GROUPS: Final[Mapping[str, Callable[[argparse.ArgumentParser], Any]]] = {
-    "arguments": lambda command: command,
-    "either": lambda command: command.add_mutually_exclusive_group(required=True),
-    "problem": lambda command: command.add_argument_group("problem"),
-    "flags": lambda command: command,
-    "config": lambda command: command.add_argument_group("with --config"),
-}
-"""Groups of flags of a command, by their names in its table; arguments are given by place."""
-
-
 def add_flags(command: argparse.ArgumentParser, entry: Mapping[str, Any]) -> None:
-    """Add the arguments and the flags of a command as its entry in TOML has them."""
-    for group in filter(entry.__contains__, GROUPS):
-        place, dashes = GROUPS[group](command), "" if group == "arguments" else "--"
-        for name, settings in entry[group].items():
+    """Add the arguments, by place, and the flags of a command as its entry in TOML has them; groups by their title."""
+    for group, flags in entry.items():
+        if not isinstance(flags, dict):
+            continue
+        place: Any = command
+        if group == "either":
+            place = command.add_mutually_exclusive_group(required=True)
+        elif group not in ("arguments", "flags"):
+            place = command.add_argument_group(group)
+        for name, settings in flags.items():
             typed = {"type": TYPES[settings["type"]]} if "type" in settings else {}
-            place.add_argument(dashes + name, **settings | typed)
+            place.add_argument("--" * (group != "arguments") + name, **settings | typed)

@@ -8,7 +8,6 @@ import argparse
 import os
 import shlex
 import sys
-import tomllib
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, redirect_stderr
@@ -16,13 +15,13 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
 from sim.cli import commands
 from sim.cli.commands import add_serve, serve_command
 from sim.cli.console import Parser, flags_of, guarded, note
-from sim.cli.flags import add_flags, add_question, strategy_flags
+from sim.cli.flags import COMMANDS, add_flags, add_question, strategy_flags
 from sim.cli.listing import add_list, print_completion
 from sim.cli.measuring import add_measure
 from sim.cli.sweeping import sweep_command
@@ -31,10 +30,6 @@ from sim.inputs.experiments import Experiment
 from sim.interrupts import as_keyboard_interrupt
 from strategies.registry import every_strategy
 
-COMMANDS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
-    Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
-)
-"""Help, description and examples of each command, and of ``sim`` itself."""
 QUESTIONS: Final = ("--experiment", "--result")
 """Flags that name a file with others."""
 
