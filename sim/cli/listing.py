@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,18 +35,9 @@ KINDS: Final = {
 """Kinds by the command that lists them."""
 
 
-def add_list(listed: str, parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a command that lists things of a kind."""
-    what = "the parameters" if KINDS[listed].files is None else "the file, to start from,"
-    parser.add_argument("action", nargs="?", metavar="show", help=f"print {what} of one; may be left out")
-    word = f"of the {listed.removesuffix('s')}, or a word of several, or what they rest on (measured): lists those"
-    parser.add_argument("name", nargs="?", metavar="NAME", help=word)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=partial(list_command, listed))
-
-
-def list_command(listed: str, options: argparse.Namespace) -> int:
+def list_command(options: argparse.Namespace) -> int:
     """List the things of a kind, or show the file, or the parameters, of one."""
+    listed: str = options.subcommand
     kind, one = KINDS[listed], listed.removesuffix("s").replace("strategie", STRATEGY)
     if options.action is None:
         print_listing(listed, as_json=options.json)

@@ -9,23 +9,21 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, redirect_stderr
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from time import perf_counter
 from typing import Final
 
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
-from sim.cli import commands
-from sim.cli.commands import add_serve, serve_command
+from sim.cli.commands import add_serve
 from sim.cli.console import Parser, flags_of, guarded, note
 from sim.cli.flags import COMMANDS, add_flags, add_question, strategy_flags
-from sim.cli.listing import add_list, print_completion
+from sim.cli.listing import print_completion
 from sim.cli.measuring import add_measure
-from sim.cli.sweeping import sweep_command
-from sim.cli.synthesize import synthesize_command
 from sim.inputs.experiments import Experiment
 from sim.interrupts import as_keyboard_interrupt
 from strategies.registry import every_strategy
@@ -157,11 +155,9 @@ def _add_flags(command: argparse.ArgumentParser, name: str, arguments: Sequence[
         add_serve(command, arguments)
     elif name == "measure":
         add_measure(command)
-    elif name not in CALLS:
-        add_list(name, command)
     add_flags(command, words)
-    if name in CALLS:
-        command.set_defaults(command=CALLS[name])
+    if "run" in words:
+        command.set_defaults(command=resolve_name(words["run"]))
 
 
 def _examples(name: str, flags: Collection[str] | None = None) -> str:
@@ -174,16 +170,6 @@ def _examples(name: str, flags: Collection[str] | None = None) -> str:
     return "\n  ".join(("examples:", *chosen))
 
 
-CALLS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
-    "run": commands.run_command,
-    "balance": commands.balance_command,
-    "launch": commands.launch_command,
-    "schedule": commands.schedule_command,
-    "compare": commands.compare_command,
-    "merge": commands.merge_command,
-    "sweep": sweep_command,
-    "serve": serve_command,
-    "synthesize": synthesize_command,
-    "completion": lambda options: print_completion(make_parser(whole=True), options.shell),
-}
-"""The functions that carry commands out; the others list what there is, or measure."""
+def complete(options: argparse.Namespace) -> int:
+    """Print the script with which a shell completes command lines."""
+    return print_completion(make_parser(whole=True), options.shell)
