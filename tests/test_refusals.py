@@ -1,6 +1,5 @@
 """Refusals: each is one line that a terminal prints as it is, and none takes long."""
 
-import csv
 from itertools import product
 
 import pytest
@@ -77,18 +76,6 @@ def test_refusals_of_flags_are_printed_escaped_and_short(capsys, asked):
     assert err.endswith("\n")
     assert err[:-1].isprintable()
     assert len(err) < 2100
-
-
-def test_a_cell_of_a_sweep_never_is_a_formula(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "=1+2", "=1+2")
-    assert (
-        main(["sweep", "--model", "=1+2", "--gpus", "2", "--strategy", "ddp", "--out", "rows.csv", "-q"]) == 0
-    )
-    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["model"] for row in rows} == {"'=1+2"}
-    assert all(float(row["iteration_s"]) > 0 for row in rows if row["status"] == "simulated")
 
 
 # What would take long

@@ -53,11 +53,18 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
 def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
     """Return the row of a point without a result: its parameters and its scenario."""
     scenario, workload = sweep.scenario, sweep.scenario.workload
-    where = {"task": scenario.task, "model": scenario.model_name, "cluster": scenario.cluster_name}
-    gpus, batch = point.num_gpus or workload.num_gpus, {"batch_size": workload.batch_size}
-    of_point = {"num_gpus": gpus, "strategy": point.name, "parameters": point.parameters}
-    asked = {**batch, **scenario.asked, "options": scenario.options}
-    return {**where, "stack": scenario.stack_name, **of_point, **asked}
+    return {
+        "task": scenario.task,
+        "model": scenario.model_name,
+        "cluster": scenario.cluster_name,
+        "stack": scenario.stack_name,
+        "num_gpus": point.num_gpus or workload.num_gpus,
+        "strategy": point.name,
+        "parameters": point.parameters,
+        "batch_size": workload.batch_size,
+        **scenario.asked,
+        "options": scenario.options,
+    }
 
 
 def check_out(path: Path) -> None:
@@ -88,14 +95,7 @@ def write_rows(sweep: Sweep | Scaling | Clusters, path: Path) -> None:
         if path.suffix.lower() == ".parquet":
             frame.to_parquet(file, index=False)
         else:
-            for column in frame.select_dtypes(exclude=["number", "bool", "boolean"]):
-                frame[column] = frame[column].map(_no_formula)
             frame.to_csv(file, index=False)
-
-
-def _no_formula(cell: Any) -> Any:  # noqa: ANN401
-    """Return a cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _flat(item: dict[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,11 @@ MOST_ROWS: Final = 200
 
 
 class Part(NamedTuple):
-    """A heading, a note below it, and figures of Plotly or HTML."""
+    """A heading, HTML or a figure of Plotly, and a note between them."""
 
     head: str
-    note: str
-    contents: Sequence[Any]
+    content: Any
+    note: str = ""
 
 
 class Headline(NamedTuple):
@@ -83,7 +83,7 @@ def run_page(result: Result, asked: str) -> str:
     panel, again = panel_of(result), asked or command_of(result)
     named = ", ".join(words for label, words in panel.lines if label in ("strategy", "with"))
     source = html(provenance(result.source.scenario), Command("this page", again))
-    parts = [_trace_part(result), Part(FROM, "", [source])]
+    parts = [_trace_part(result), Part(FROM, source)]
     return page_text(panel.title, headline_of(result, named), panel, parts)
 
 
@@ -92,9 +92,8 @@ def _trace_part(result: Result) -> Part:
 
     devices = result.trace.plan.num_devices
     what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
-    return Part(
-        "Where time goes, and memory", f"{what}; below, memory of the fullest", [trace_figure(result.trace)]
-    )
+    note = f"{what}; below, memory of the fullest"
+    return Part("Where time goes, and memory", trace_figure(result.trace), note)
 
 
 def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str, clusters: Clusters | None = None) -> str:
@@ -113,20 +112,20 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str, clusters: Cluster
     source += [Command("this page", asked)] if asked else []
     speeds, every = interactive.sweep_figure(sweeps, best), interactive.parallel_figure(sweeps)
     parts = [
-        Part("Speed and memory", HOVER, [speeds]),
-        Part("All points", "drag along an axis to keep what passes there", [every]),
-        Part("Best points", "", [html(*table_blocks(chosen, MOST_ROWS))]),
+        Part("Speed and memory", speeds, HOVER),
+        Part("All points", every, "drag along an axis to keep what passes there"),
+        Part("Best points", html(*table_blocks(chosen, MOST_ROWS))),
     ]
     if clusters is not None and len(clusters.scalings) > 1:
-        parts.insert(0, Part("Clusters", "", [html(*cluster_blocks(clusters))]))
+        parts.insert(0, Part("Clusters", html(*cluster_blocks(clusters))))
         others = (one.chosen for one in clusters.scalings if one.chosen is not chosen)
         named = ((f"Best points on {of.scenario.cluster_name}", of) for of in others)
-        parts += [Part(head, "", [html(*table_blocks(of))]) for head, of in named]
+        parts += [Part(head, html(*table_blocks(of))) for head, of in named]
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
-        parts.append(Part("More GPUs", "", [picture, html(table_of(scaling))]))
+        parts.append(Part("More GPUs", picture + html(table_of(scaling))))
     parts += [] if best is None else [_trace_part(chosen.result_of(best))]
-    return page_text(verdict.panel.title, headline, verdict.panel, [*parts, Part(FROM, "", [html(*source)])])
+    return page_text(verdict.panel.title, headline, verdict.panel, [*parts, Part(FROM, html(*source))])
 
 
 def provenance(scenario: AnyScenario) -> Panel:
@@ -148,7 +147,7 @@ def provenance(scenario: AnyScenario) -> Panel:
 def page_text(title: str, headline: Headline, answer: Panel, parts: Sequence[Part]) -> str:
     """Return the text of a page; Plotly is in it where a figure needs it."""
     plotly, folder = "", files("sim.report")
-    if any(not isinstance(what, str) for part in parts for what in part.contents):
+    if not all(isinstance(part.content, str) for part in parts):
         check_plotly()
         from plotly.offline import get_plotlyjs
 
@@ -167,17 +166,14 @@ def page_text(title: str, headline: Headline, answer: Panel, parts: Sequence[Par
 
 
 def _section(number: int, part: Part) -> str:
-    """Return figures, or HTML, below their heading."""
-    inner = ""
-    for what in part.contents:
-        if isinstance(what, str):
-            inner += what
-            continue
+    """Return a figure, or HTML, below its heading."""
+    inner = part.content
+    if not isinstance(inner, str):
         from plotly.io import to_html
 
         config = {"displayModeBar": False, "responsive": True}
         plot = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{number}", "config": config}
-        inner += f'<div class="figure">{to_html(what, **plot)}</div>'
+        inner = f'<div class="figure">{to_html(inner, **plot)}</div>'
     return f'<section><h2>{escape(part.head)}</h2><p class="note">{escape(part.note)}</p>{inner}</section>\n'
 
 

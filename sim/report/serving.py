@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from math import ceil, floor, inf
 from typing import Final
 
@@ -399,9 +399,9 @@ def serving_page(serving: Serving, asked: str) -> str:
     words = [of if label == "best" else f"{label}: {of}" for label, of in panel.lines if label in told]
     blocks = serving_blocks(serving)[1:]
     headline = Headline(number, unit, words, [block for block in blocks if isinstance(block, Command)])
-    parts = [Part("Plans", "", [html(*(block for block in blocks if not isinstance(block, Command)))])]
-    parts += [Part(head, "", [picture]) for head, picture in pictures_of(serving)]
+    parts = [Part("Plans", html(*(block for block in blocks if not isinstance(block, Command))))]
+    parts += starmap(Part, pictures_of(serving))
     source: list[Block] = [Command("this page", asked)] if asked else []
     if result is not None and result.source is not None:
         source.insert(0, provenance(result.source.scenario))
-    return page_text(serving.title, headline, panel, [*parts, Part(FROM, "", [html(*source)])])
+    return page_text(serving.title, headline, panel, [*parts, Part(FROM, html(*source))])
