@@ -28,13 +28,13 @@ class _Step(NamedTuple):
     slots: list[int]
     collectives: range
 
+    def spans(self, trace: Trace) -> list[tuple[float, float]]:
+        """Return when each op began and ended."""
+        return [(trace.starts[at][op], trace.ends[at][op]) for at, ops in enumerate(self.ops) for op in ops]
+
     def times(self, trace: Trace) -> list[float]:
         """Return when each op, message and collective began and ended."""
-        spans = [
-            (starts[op], ends[op])
-            for ops, starts, ends in zip(self.ops, trace.starts, trace.ends, strict=True)
-            for op in ops
-        ]
+        spans = self.spans(trace)
         spans += [(trace.sent[slot], trace.arrived[slot]) for slot in self.slots]
         spans += [trace.collectives[number] for number in self.collectives]
         return [time for span in spans for time in span]
@@ -51,25 +51,24 @@ def _measured(trace: Trace, omitted: int) -> Measures | None:
 def repeated_step(trace: Trace, network: Network) -> Measures | None:
     """Return what the last step, or micro-batch, but one adds, memory aside; None where it does not repeat another."""
     before, step = _steps(trace)
-    shifts = [b - a for a, b in zip(before.times(trace), step.times(trace), strict=False)]
+    early, late = before.times(trace), step.times(trace)
+    shifts = [b - a for a, b in zip(early, late, strict=False)]
     period_s = sum(shifts) / len(shifts)
     plan, most_s = trace.plan, ROUNDING * trace.end_s
     rows = [ops[part.start : part.stop] for ops, part in zip(plan.ops, step.ops, strict=True)]
     if (
-        [*map(len, before.ops)] != [*map(len, step.ops)]
-        or (len(before.slots), len(before.collectives)) != (len(step.slots), len(step.collectives))
+        len(early) != len(late)
         or any(abs(shift - period_s) > most_s for shift in shifts)
         or any(sum(op.host_s for op in row) > period_s + most_s for row in rows)
     ):
         return None
     count, messages = plan.num_devices, trace.wiring.transfers
-    pairs = [(trace.starts[at][op], trace.ends[at][op]) for at, ops in enumerate(step.ops) for op in ops]
     sent = [message.size_bytes for slot in step.slots if (message := messages[slot])]
     routes = [network.collective(plan.collectives[number]) for number in step.collectives]
     return Measures(
         duration_s=period_s,
         first_s=period_s,
-        idle_s=period_s - sum(end - start for start, end in pairs) / count,
+        idle_s=period_s - sum(end - start for start, end in step.spans(trace)) / count,
         exposed_communication_s=sum(waited_s(trace, step.ops)) / count,
         collective_s=collective_s(trace, step.collectives),
         dispatch_s=dispatch_s(rows),

@@ -149,7 +149,8 @@ def _write_panel(screen: Console, panel: Panel) -> None:
     grid = Grid.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for number, (label, words) in enumerate([*([("", panel.title)] if within else []), *panel.lines]):
+    lines = [("", panel.title), *panel.lines] if within else panel.lines
+    for number, (label, words) in enumerate(lines):
         said = _with_bars(words, screen)
         grid.add_row(Text(label, style="dim"), Text(said, style="" if number else "bold"))
     title = Text("" if within else panel.title)

@@ -33,15 +33,19 @@ def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
 
     A parameter that is not named has its default: none, or a degree of 1.
     """
-    tried_values, words = values.get(result.strategy, {}), []
+    tried_values = values.get(result.strategy, {})
     if result.parameters.get("pipeline_degree") == 1:
         leave = (*leave, *OF_PIPELINES)
     parameters = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
-    for key, value in parameters.items():
-        alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1
-        if len(tried_values.get(key, ())) > 1 and key not in leave and not alone and value is not None:
-            words.append(_named(key, value))
-    return ", ".join(words)
+    return ", ".join(
+        _named(key, value)
+        for key, value in parameters.items()
+        if len(tried_values.get(key, ())) > 1
+        and key not in leave
+        and value is not None
+        and not (key.endswith("_degree") and value == 1)
+        and parameters.get(f"{key}_degree") != 1
+    )
 
 
 def differing(before: Result, after: Result) -> str:

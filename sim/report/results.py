@@ -237,12 +237,12 @@ def _usual(source: Source, runtime: str) -> set[str]:
     strategy: Any = source.strategy
     workload: Any = source.scenario.workload
     scenario, model, trains = source.scenario, source.scenario.model, source.scenario.task == "train"
-    items = [(strategy, item) for item in fields(strategy)]
-    items += [(workload, item) for item in fields(workload) if item.name != "steps"]
     usual = {
         item.name: getattr(of, item.name)
         in (item.default, getattr(of, str(item.metadata.get("same_as")), None))
-        for of, item in items
+        for of in (strategy, workload)
+        for item in fields(of)
+        if item.name != "steps"
     }
     own = find_runtime(runtime) if runtime else None
     usual["stack"] = scenario.stack_name == (own.stack if own else DEFAULT_STACK if trains else SERVED)
