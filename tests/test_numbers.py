@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import sim
-from sim.report.numbers import band, compared, duration, milliseconds, plain, rounded, throughput
+from sim.report.words import band, compared, duration, milliseconds, plain, rounded, throughput
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from sim.report import rankings
 from sim.report.blocks import print_blocks
 from sim.report.frames import write_rows
 from sim.report.listings import sampled_on
-from sim.report.numbers import sample_words
 from sim.report.page import write_sweep_report
 from sim.report.views import Clusters, Sweep
+from sim.report.words import sample_words
 
 if TYPE_CHECKING:
     from rich.progress import Progress

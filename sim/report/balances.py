@@ -4,7 +4,7 @@ from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.balance import Balance
 from sim.report.blocks import Block, Column, Panel, Table
-from sim.report.numbers import band, milliseconds
+from sim.report.words import band, milliseconds
 
 
 def balance_blocks(balance: Balance) -> list[Block]:

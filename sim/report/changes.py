@@ -13,8 +13,7 @@ from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.outcomes.tasks import TASKS
-from sim.report.descriptions import differing
-from sim.report.numbers import compared, sample_words
+from sim.report.words import compared, differing, sample_words
 from strategies.plans.workloads import CACHED, ONLINE
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario

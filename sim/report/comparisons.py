@@ -14,7 +14,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import WIDEST, Block, Column, Table, html, text
 from sim.report.frames import rows
-from sim.report.numbers import timed
+from sim.report.words import timed
 
 K = TypeVar("K")
 CHOOSE: Final = "choose with `question` KEY, or KEY,KEY for one of each file"

@@ -19,10 +19,9 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Panel, html
-from sim.report.descriptions import held_fixed
-from sim.report.numbers import band, duration, unit_of
 from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
 from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, panel_of, per_words
+from sim.report.words import band, duration, held_fixed, unit_of
 from strategies.strategy import AnyScenario
 
 HOVER: Final = "a point shows its 80 % range; a click on a strategy hides it, two show it alone"

@@ -15,11 +15,22 @@ from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Command, Table
-from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import band, duration, rounded, sample_words, throughput, unit_of
 from sim.report.results import NO_RUNTIME_TODAY, command_of
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
+from sim.report.words import (
+    LETTERS,
+    MEANINGS,
+    band,
+    duration,
+    held_fixed,
+    how,
+    rounded,
+    sample_words,
+    throughput,
+    tried,
+    unit_of,
+)
 from strategies.registry import baselines
 
 HEADLINE, TIE, FRONT = " best", " tie", " *"

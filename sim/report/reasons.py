@@ -22,7 +22,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import MESSAGE, Way, awaited_s, between_nodes, collective_s, members
 from sim.report.changes import swept
-from sim.report.numbers import duration, plain, timed, unit_of
+from sim.report.words import duration, plain, timed, unit_of
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective

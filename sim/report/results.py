@@ -18,8 +18,8 @@ from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result, Source
 from sim.outcomes.tasks import TASKS, Task
 from sim.report.blocks import Block, Column, Line, Panel, Table
-from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of
+from sim.report.words import band, duration, milliseconds, sample_words, throughput
 from strategies.plans.workloads import ONE_DRAW, SEQUENTIAL
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, Sampler, Strategy

@@ -13,9 +13,9 @@ from profiles.software.runtimes import find_runtime
 from sim.explore.legality import OF_PIPELINES, runtimes_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Answer, Block, Column, Command, Line, Panel, Table, html
-from sim.report.numbers import plain, rounded, sample_words
 from sim.report.page import FROM, Headline, Part, page_text, provenance
 from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origin_lines
+from sim.report.words import plain, rounded, sample_words
 from sim.serving.answers import TOLD, Serving, rank, ranked_by
 from sim.serving.fleet import Plan
 from sim.serving.serve import Outcome, interval_of_p99

@@ -15,8 +15,6 @@ from sim.explore.workers import parallel_calls
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Line, Panel, Panelled
 from sim.report.changes import Change, changes_asked, fastest_of
-from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import compared, duration, sample_words
 from sim.report.reasons import Account, account_of_best
 from sim.report.results import (
     NO_RUNTIME_TODAY,
@@ -26,6 +24,7 @@ from sim.report.results import (
     result_lines,
     trust_in,
 )
+from sim.report.words import Tried, compared, duration, how, sample_words, tried
 
 
 @dataclass(frozen=True, slots=True, repr=False)

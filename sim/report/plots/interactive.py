@@ -14,12 +14,11 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
-from sim.report.descriptions import LETTERS, Tried, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import PER_SECOND, band, duration
 from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.space import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
+from sim.report.words import LETTERS, PER_SECOND, Tried, band, duration, how, tried
 from strategies.plans.actions import FrozenAction, PatchAction, StageAction
 from strategies.plans.traces import Trace
 

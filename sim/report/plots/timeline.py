@@ -18,9 +18,9 @@ from sim.outcomes.results import Result
 from sim.replay import timelines
 from sim.replay.metrics import bubble_ratio
 from sim.replay.timelines import COLLECTIVE, FROZEN, Bar, CollectiveBar, MemoryCurve
-from sim.report.numbers import milliseconds
 from sim.report.plots import charts
 from sim.report.plots.charts import LOOKS, plot_trace
+from sim.report.words import milliseconds
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
 
