@@ -1,7 +1,9 @@
 """Results in words: a panel of lines and a table of stages."""
 
 import shlex
+import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from itertools import groupby
@@ -9,18 +11,19 @@ from typing import Any, Final
 
 from profiles.costs.bands import FAMILIES
 from profiles.costs.trust import Trust, own_misses, trust_of
-from profiles.errors import counted, flag_of, flag_value
+from profiles.errors import InfeasibleError, InputError, counted, flag_of, flag_value
 from profiles.software.runtimes import find_runtime, runs_in
-from profiles.software.stacks import DEFAULT_STACK, SERVED
 from profiles.units import GB, GIB
 from sim.explore.legality import case_of, is_unknown, left_out, runtimes_of
+from sim.inputs.calibrating import setting
+from sim.inputs.scenarios import request_of, scenario_of
 from sim.outcomes.parts import groups_of
 from sim.outcomes.results import Result, Source
 from sim.outcomes.tasks import TASKS, Task
 from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.reasons import Account, account_of
 from sim.report.words import band, duration, milliseconds, sample_words, throughput
-from strategies.plans.workloads import ONE_DRAW, SEQUENTIAL
+from strategies.plans.workloads import ONE_DRAW
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, Sampler, Strategy
 
@@ -235,28 +238,17 @@ def command_of(result: Result, command: str = "run", runtime: str = "") -> str:
 def _usual(source: Source, runtime: str) -> set[str]:
     """Return the flags that are at their defaults; ``--steps`` counts as none, since it says what is asked."""
     strategy: Any = source.strategy
-    workload: Any = source.scenario.workload
-    scenario, model, trains = source.scenario, source.scenario.model, source.scenario.task == "train"
-    usual = {
-        item.name: getattr(of, item.name)
-        in (item.default, getattr(of, str(item.metadata.get("same_as")), None))
-        for of in (strategy, workload)
-        for item in fields(of)
-        if item.name != "steps"
-    }
-    own = find_runtime(runtime) if runtime else None
-    usual["stack"] = scenario.stack_name == (own.stack if own else DEFAULT_STACK if trains else SERVED)
-    if trains:
-        usual["batch_size"] = workload.batch_size == model.samples_per_gpu * workload.num_gpus
-        usual["resolution"] = not model.resized_from
-        shares = {model.components[i].self_conditioning for i in model.backbones}
-        usual["self_conditioning"] = workload.self_conditioning in (None, *shares)
-    else:
-        in_turn = own is not None and model.name in own.sequential
-        usual["guidance"] = workload.guidance == (SEQUENTIAL if in_turn else model.guidance)
-        usual["guided_predictions"] = workload.guided_predictions == model.predictions
-        usual["resolution"] = (workload.height, workload.width) == (model.height, model.width)
-    return {name for name, at_default in usual.items() if at_default}
+    scenario, usual = source.scenario, set[str]()
+    for item in fields(strategy):
+        same_as = getattr(strategy, str(item.metadata.get("same_as")), None)
+        usual |= {item.name} if getattr(strategy, item.name) in (item.default, same_as) else set()
+    where = scenario.model_name, scenario.cluster_name, scenario.workload.num_gpus
+    with suppress(InputError, InfeasibleError), warnings.catch_warnings():  # as of a model that no file holds
+        warnings.simplefilter("ignore")
+        plain = scenario_of(request_of(*where, {}, strategies=(strategy.name,), runtime=runtime or None))
+        same = setting(plain).items() & setting(scenario).items()
+        usual |= dict(same).keys() - {"model", "cluster", "gpus", "steps"}
+    return usual
 
 
 def _stage_table(result: Result) -> Table:
