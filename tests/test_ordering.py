@@ -18,6 +18,7 @@ from strategies.orders.problem import (
     heads,
     lanes_of,
     tails,
+    there_and_back,
     wave_positions,
     wave_problem,
 )
@@ -27,9 +28,9 @@ derandomised = settings(derandomize=True, max_examples=150)
 
 def line(degree, micro_batches, forward_s=1.0, backward_s=2.0):
     """One stage per device, on free links."""
-    stages, free = tuple(range(degree)), (0.0,) * degree
-    chain = Chain(stages, tuple(range(micro_batches)))
-    return Problem((forward_s,) * degree, (backward_s,) * degree, stages, (chain,), free, free)
+    stages, hops = range(degree), (0.0,) * (degree - 1)
+    passes = there_and_back(stages, (forward_s,) * degree, (backward_s,) * degree, hops)
+    return Problem((Chain(passes, range(micro_batches)),), tuple(stages))
 
 
 @st.composite
@@ -42,12 +43,18 @@ def problems(draw, caps=True):
     )
     count = len(positions)
     cut = draw(st.integers(1, count))
-    chains = [Chain(tuple(range(cut)), tuple(range(draw(st.integers(1, 6)))))]
-    if cut < count:
-        chains.append(Chain(tuple(range(cut, count)), tuple(range(10, 10 + draw(st.integers(1, 6))))))
-    times = st.lists(st.integers(1, 4).map(float), min_size=count, max_size=count).map(tuple)
-    lags = st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=count, max_size=count).map(tuple)
-    problem = Problem(draw(times), draw(times), positions, tuple(chains), draw(lags), draw(lags))
+    times = st.lists(st.integers(1, 4).map(float), min_size=count, max_size=count)
+    lags = st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=count, max_size=count)
+    spans = (range(cut), 0), (range(cut, count), 10)
+    chains = [
+        Chain(
+            there_and_back(of, draw(times), draw(times), draw(lags)[1 : len(of)]),
+            range(first, first + draw(st.integers(1, 6))),
+        )
+        for of, first in spans
+        if of
+    ]
+    problem = Problem(tuple(chains), positions)
     if not caps:
         return problem
     limits = draw(st.none() | st.lists(st.integers(1, 3), min_size=count, max_size=count).map(tuple))
@@ -56,9 +63,9 @@ def problems(draw, caps=True):
 
 def passes_of(problem):
     return {
-        (problem.positions[stage], stage, kind, micro_batch)
+        (problem.positions[of.stage], of.stage, of.kind, micro_batch)
         for chain in problem.chains
-        for stage, kind, micro_batch in product(chain.stages, "FB", chain.micro_batches)
+        for of, micro_batch in product(chain.passes, chain.micro_batches)
     }
 
 

@@ -12,7 +12,17 @@ from notation import parse_action, parse_order
 from profiles.errors import InputError
 from sim.cli.main import main
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.problem import Chain, Problem, evaluate, fits, lanes_of, peak_held, tails, wave_problem
+from strategies.orders.problem import (
+    Chain,
+    Problem,
+    evaluate,
+    fits,
+    lanes_of,
+    peak_held,
+    tails,
+    there_and_back,
+    wave_problem,
+)
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
 from strategies.plans.actions import format_order
 
@@ -85,13 +95,14 @@ SHAPES = [((0, 1), 2, 4), ((0, 1, 2), 3, 3), ((0, 1, 1, 0), 4, 3), ((0, 1, 0, 1)
 def tiny_problem(rng, times):
     """A problem of two or three devices with times, lags and caps drawn at random."""
     positions, cut, most = rng.choice(SHAPES)
-    chains = [Chain(tuple(range(cut)), tuple(range(rng.randint(most - 1, most))))]
-    if cut < len(positions):
-        chains.append(Chain(tuple(range(cut, len(positions))), tuple(range(rng.randint(1, most)))))
-    count = len(positions)
-    forward_s, backward_s = (tuple(times(rng) for _ in range(count)) for _ in range(2))
-    lags = [tuple(rng.choice([0.0, 0.0, 1.0]) for _ in range(count)) for _ in range(2)]
-    problem = Problem(forward_s, backward_s, positions, tuple(chains), *lags)
+    count, chains = len(positions), []
+    for stages, least in (range(cut), most - 1), (range(cut, count), 1):
+        if stages:
+            forward_s, backward_s = ([times(rng) for _ in stages] for _ in range(2))
+            lags = [rng.choice([0.0, 0.0, 1.0]) for _ in stages[1:]]
+            passes = there_and_back(stages, forward_s, backward_s, lags)
+            chains.append(Chain(passes, range(rng.randint(least, most))))
+    problem = Problem(tuple(chains), positions)
     if rng.choice([True, False]):
         return replace(problem, in_flight=tuple(rng.randint(1, 2) for _ in range(count)))
     return problem
@@ -202,9 +213,8 @@ def test_layout_durations_and_lag_are_as_given(sim):
     arguments = "--pipeline-degree 2 --positions 0,1,1 --forward 1,2,3 --backward 4 --lag 0.5 --json"
     one, two = (json.loads(sim(f"{arguments} --micro-batches {count}")[1]) for count in (1, 2))
     assert one["makespan"] == 1 + 0.5 + 2 + 3 + 4 + 4 + 0.5 + 4
-    problem = Problem(
-        (1.0, 2.0, 3.0), (4.0,) * 3, (0, 1, 1), (Chain((0, 1, 2), (0, 1)),), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0)
-    )
+    passes = there_and_back(range(3), (1.0, 2.0, 3.0), (4.0,) * 3, (0.5, 0.0))
+    problem = Problem((Chain(passes, (0, 1)),), (0, 1, 1))
     assert two["proven"]
     assert two["makespan"] == BruteForce(problem).run()
 

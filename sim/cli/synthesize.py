@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from profiles.errors import InputError
 from strategies.orders.named import placed
-from strategies.orders.problem import Chain, Problem, peak_held, wave_positions
+from strategies.orders.problem import Chain, Problem, peak_held, there_and_back, wave_positions
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, synthesize
 from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
@@ -86,14 +86,8 @@ def _problem(options: argparse.Namespace) -> Problem:
         times.append(values * (stages // len(values)))
     hops = [0.0 if one == other else options.lag for one, other in pairwise(positions)]
     forward, backward = times
-    return Problem(
-        forward_s=forward,
-        backward_s=backward,
-        positions=positions,
-        chains=(Chain(tuple(range(stages)), tuple(range(options.micro_batches))),),
-        forward_lag_s=(*hops, 0.0),
-        backward_lag_s=(0.0, *hops),
-    )
+    passes = there_and_back(range(stages), forward, backward, hops)
+    return Problem((Chain(passes, range(options.micro_batches)),), positions)
 
 
 def _positions(options: argparse.Namespace) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ are summed.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from strategies.bounds.pipelines import chain_passes, frozen_s
-from strategies.orders.problem import Pass, follow
+from strategies.bounds.pipelines import frozen_s
+from strategies.orders.problem import Chain, Pass, follow
 from strategies.pipelining.builder import with_extra_forwards
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
@@ -57,13 +57,14 @@ def order_bound(
     return _sums_end_s(layout, free_s, complete_s)
 
 
-def _chains(layout: Layout, *, split: bool) -> Iterator[tuple[tuple[Pass, ...], range]]:
+def _chains(layout: Layout, *, split: bool) -> Iterator[Chain]:
     """The passes that the micro-batches of each chain take, and, apart, those parts of backwards that can wait."""
     for cut in range(len(layout.cuts)):
         numbers = layout.micro_batches(cut)
-        yield tuple(chain_passes(layout, cut, split=split)), numbers
+        extra = layout.scenario.workload.extra_forward
+        yield Chain(tuple(layout.passes(cut, extra=extra, split=split)), numbers)
         for s in layout.chain(cut) if split else ():
-            yield (Pass(s, BACKWARD_WEIGHT, layout.weight_part_s(layout.stages[s]), 0.0),), numbers
+            yield Chain((Pass(s, BACKWARD_WEIGHT, layout.weight_part_s(layout.stages[s]), 0.0),), numbers)
 
 
 def _sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[float]) -> float:

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.units import FloatArray
-from strategies.orders.problem import Pass
 from strategies.pipelining.layout import Layout
-from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, EXTRA_FORWARD, FORWARD
+from strategies.plans.actions import BACKWARD_INPUT
 
 
 def frozen_s(layout: Layout, position: int = 0) -> float:
@@ -92,7 +91,8 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
 def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
     limits: list[_Limit] = []
     for cut in range(len(layout.cuts)):
-        passes, count = chain_passes(layout, cut, split=split), len(layout.micro_batches(cut))
+        passes = layout.passes(cut, extra=layout.scenario.workload.extra_forward, split=split)
+        count = len(layout.micro_batches(cut))
         ready_s, after_s = 0.0, sum(one.duration_s + one.lag_s for one in passes)
         for number, kind, pass_s, lag_s in passes:
             position, after_s = layout.stages[number].position, after_s - (pass_s + lag_s)
@@ -128,25 +128,6 @@ class _Limit(NamedTuple):
     head_s: float
     work_s: float
     tail_s: float
-
-
-def chain_passes(layout: Layout, cut: int, *, split: bool) -> list[Pass]:
-    """Return the passes of a micro-batch through a chain, extra forwards too; split, without gradients of weights."""
-    numbers, stages, hops = layout.chain(cut), layout.stages, layout.hops
-    forwards = [Pass(s, FORWARD, stages[s].forward_s, hops[s][0].duration_s) for s in numbers]
-    passes = list[Pass]()
-    if layout.scenario.workload.extra_forward:
-        ends = stages[numbers[-1]].position, stages[numbers[0]].position
-        back_s = layout.feedback_s(layout.cuts[cut].component, *ends)
-        passes += [of._replace(kind=EXTRA_FORWARD) for of in forwards]
-        passes[-1] = passes[-1]._replace(lag_s=back_s)
-    passes += forwards
-    for s in reversed(numbers):
-        waiting_s = layout.weight_part_s(stages[s]) if split else 0.0
-        lag_s = 0.0 if s == numbers.start else hops[s - 1][1].duration_s
-        kind = BACKWARD_INPUT if split else BACKWARD
-        passes.append(Pass(s, kind, stages[s].backward_s - waiting_s, lag_s))
-    return passes
 
 
 def _least_s(limits: Iterable[_Limit], step_s: FloatArray, last_step_s: float, *, split: bool) -> float:

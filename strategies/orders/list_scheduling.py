@@ -118,7 +118,7 @@ class ListScheduler:
         for chain in self.problem.chains:
             self.due_s[first] = 0.0
             self.waiting_s[first] = deque([0.0] * (len(chain.micro_batches) - 1))
-            first += 2 * len(chain.stages)
+            first += len(chain.passes)
         wakes, free_s, due_s, limits, ends = self.wakes, self.free_s, self.due_s, self.limits, self.ends
         lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
         while wakes:

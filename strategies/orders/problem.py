@@ -7,7 +7,7 @@ reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat, starmap
 from math import inf
 from typing import Final, NamedTuple
 
@@ -16,38 +16,34 @@ from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, S
 from strategies.plans.worklist import Step, walk
 
 
+class Pass(NamedTuple):
+    """One kind of pass of a stage: its seconds, and those from its end to the micro-batch's next pass."""
+
+    stage: int
+    kind: str
+    duration_s: float
+    lag_s: float
+
+
 class Chain(NamedTuple):
-    """One pipeline through the devices.
+    """One pipeline through the devices: the passes of a micro-batch, and the numbers of those that take them."""
 
-    Attributes:
-        stages: Stage numbers in forward order.
-        micro_batches: Numbers of the micro-batches that run through it, in order.
-    """
-
-    stages: tuple[int, ...]
-    micro_batches: tuple[int, ...]
+    passes: Sequence[Pass]
+    micro_batches: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The passes to be ordered, and their times.
+    """The passes to be ordered.
 
     Attributes:
-        forward_s: Forward of one micro-batch, per stage, in seconds.
-        backward_s: Backward of one micro-batch, per stage, in seconds.
-        positions: The device of each stage.
         chains: The pipelines; each stage belongs to one of them.
-        forward_lag_s: From the end of a stage's forward to when the next stage of its chain may begin.
-        backward_lag_s: From the end of a stage's backward to when the previous stage of its chain may begin.
+        positions: The device of each stage.
         in_flight: Most micro-batches that each stage may hold between its forward's start and its backward's end.
     """
 
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    positions: tuple[int, ...]
     chains: tuple[Chain, ...]
-    forward_lag_s: tuple[float, ...]
-    backward_lag_s: tuple[float, ...]
+    positions: tuple[int, ...]
     in_flight: tuple[int, ...] | None = None
 
     @property
@@ -74,19 +70,16 @@ class Lane(NamedTuple):
     """One pass of a stage, which the micro-batches of its chain take one after the other.
 
     Attributes:
-        kind: Forward or backward.
-        duration_s: How long one micro-batch takes, in seconds.
-        lag_s: From its end to when the next lane may begin, in seconds.
         tail_s: What a micro-batch needs from its end to the end of the chain, in seconds.
         following: Number of the next lane of its chain; None at the end.
     """
 
     stage: int
     kind: str
-    device: int
-    chain: int
     duration_s: float
     lag_s: float
+    device: int
+    chain: int
     tail_s: float
     following: int | None
 
@@ -102,14 +95,21 @@ def wave_problem(
     """The problem of one chain of equal stages laid out in waves, on free links."""
     positions = wave_positions(degree, waves)
     count = len(positions)
-    return Problem(
-        forward_s=(forward_s,) * count,
-        backward_s=(backward_s,) * count,
-        positions=positions,
-        chains=(Chain(tuple(range(count)), tuple(range(micro_batches))),),
-        forward_lag_s=(0.0,) * count,
-        backward_lag_s=(0.0,) * count,
-    )
+    passes = there_and_back(range(count), [forward_s] * count, [backward_s] * count, [0.0] * (count - 1))
+    return Problem((Chain(passes, range(micro_batches)),), positions)
+
+
+def there_and_back(
+    stages: Sequence[int],
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hops_s: Sequence[float],
+) -> list[Pass]:
+    """The forwards of stages and, in reverse, their backwards; ``hops_s`` are between neighbours, both ways."""
+    lags_s = (0.0, *hops_s, 0.0)
+    forwards = zip(stages, repeat(FORWARD), forward_s, lags_s[1:], strict=False)
+    backwards = zip(stages, repeat(BACKWARD), backward_s, lags_s, strict=False)
+    return [*starmap(Pass, forwards), *reversed([*starmap(Pass, backwards)])]
 
 
 def lanes_of(problem: Problem) -> list[Lane]:
@@ -118,25 +118,13 @@ def lanes_of(problem: Problem) -> list[Lane]:
     for number, chain in enumerate(problem.chains):
         of_chain: list[Lane] = []
         tail_s, following = 0.0, None
-        for index, (stage, kind, duration_s, lag_s) in enumerate(_backwards(problem, chain)):
-            tail_s += lag_s
-            device = problem.positions[stage]
-            of_chain.append(Lane(stage, kind, device, number, duration_s, lag_s, tail_s, following))
-            tail_s += duration_s
-            following = len(lanes) + 2 * len(chain.stages) - 1 - index
+        for index, one in reversed([*enumerate(chain.passes, len(lanes))]):
+            tail_s += one.lag_s
+            of_chain.append(Lane(*one, problem.positions[one.stage], number, tail_s, following))
+            tail_s += one.duration_s
+            following = index
         lanes += reversed(of_chain)
     return lanes
-
-
-def _backwards(problem: Problem, chain: Chain) -> Iterator[tuple[int, str, float, float]]:
-    """Stage, kind, duration and lag of the passes of a chain from its end; it turns round without a lag."""
-    first, last = chain.stages[0], chain.stages[-1]
-    for stage in chain.stages:
-        lag_s = 0.0 if stage == first else problem.backward_lag_s[stage]
-        yield stage, BACKWARD, problem.backward_s[stage], lag_s
-    for stage in reversed(chain.stages):
-        lag_s = 0.0 if stage == last else problem.forward_lag_s[stage]
-        yield stage, FORWARD, problem.forward_s[stage], lag_s
 
 
 def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
@@ -165,8 +153,8 @@ def _walks(problem: Problem, lanes: Sequence[Lane]) -> Iterator[Sequence[Lane]]:
     """The lanes of each chain."""
     first = 0
     for chain in problem.chains:
-        yield lanes[first : first + 2 * len(chain.stages)]
-        first += 2 * len(chain.stages)
+        yield lanes[first : first + len(chain.passes)]
+        first += len(chain.passes)
 
 
 def _before_s(problem: Problem, walked: Sequence[Lane], lags_s: Sequence[float]) -> list[list[float]]:
@@ -199,17 +187,8 @@ def limits_of(problem: Problem) -> list[int]:
     return [max(1, limit) for limit in limits]
 
 
-class Pass(NamedTuple):
-    """One kind of pass of a stage: its seconds, and those from its end to the micro-batch's next pass."""
-
-    stage: int
-    kind: str
-    duration_s: float
-    lag_s: float
-
-
 def follow(
-    chains: Iterable[tuple[Sequence[Pass | Lane], Sequence[int]]],
+    chains: Iterable[Chain],
     rows: Sequence[Sequence[StageAction]],
     begins_s: Sequence[float],
 ) -> list[list[tuple[StageAction, float, float]]]:
@@ -238,12 +217,7 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
     Raises:
         DeadlockError: the order can never be carried out.
     """
-    lanes = lanes_of(problem)
-    chains = [
-        ([lane for lane in lanes if lane.chain == number], chain.micro_batches)
-        for number, chain in enumerate(problem.chains)
-    ]
-    spans = follow(chains, rows, [0.0] * len(rows))
+    spans = follow(problem.chains, rows, [0.0] * len(rows))
     stuck = [
         f"device {device} waits in {row[len(done)]}"
         for device, (row, done) in enumerate(zip(rows, spans, strict=True))

@@ -118,11 +118,12 @@ def _search(
 
 def _grids(problem: Problem) -> Iterator[tuple[float, bool]]:
     """The lengths of a slot to try, in seconds, and whether every time is a multiple of it."""
-    durations_s = [*problem.forward_s, *problem.backward_s]
+    passes = [one for chain in problem.chains for one in chain.passes]
+    durations_s = [one.duration_s for one in passes]
     shortest_s = min(durations_s)
     if shortest_s <= 0:
         return
-    unit_s = common_unit_s([*durations_s, *problem.forward_lag_s, *problem.backward_lag_s])
+    unit_s = common_unit_s([*durations_s, *(one.lag_s for one in passes)])
     if unit_s is not None and shortest_s <= EXACT_SLOTS * unit_s * (1 + EQUAL):
         yield unit_s, True
     else:

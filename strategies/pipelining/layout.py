@@ -18,9 +18,10 @@ from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
-from strategies.orders.problem import Chain, Problem
+from strategies.orders.problem import Chain, Pass, Problem
 from strategies.pipelining.mesh import ALONE, GATHER, REDUCE, SCATTER, Collected, Kept, Mesh
 from strategies.pipelining.stages import Cut, Seat, Shape
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, EXTRA_FORWARD, FORWARD
 from strategies.plans.network import Network, network_of
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Stage
@@ -293,16 +294,28 @@ class Layout:
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """Return the problem that list scheduling solves: the stages' times, and messages on ports nobody shares."""
-        chains, before = range(len(self.cuts)), [seat.before for seat in self.seats]
-        return Problem(
-            forward_s=tuple(stage.forward_s for stage in self.stages),
-            backward_s=tuple(stage.backward_s for stage in self.stages),
-            positions=tuple(stage.position for stage in self.stages),
-            chains=tuple(Chain(tuple(self.chain(c)), tuple(self.micro_batches(c))) for c in chains),
-            forward_lag_s=tuple(there.duration_s for there, _ in self.hops),
-            backward_lag_s=tuple(0.0 if s is None else self.hops[s][1].duration_s for s in before),
-            in_flight=in_flight,
-        )
+        chains = (Chain(self.passes(cut), self.micro_batches(cut)) for cut in range(len(self.cuts)))
+        return Problem(tuple(chains), tuple(stage.position for stage in self.stages), in_flight)
+
+    def passes(self, cut: int, *, extra: bool = False, split: bool = False) -> list[Pass]:
+        """Return the passes of a micro-batch through a chain; split, without gradients of weights.
+
+        Messages are on ports nobody shares.
+        """
+        numbers, stages, hops = self.chain(cut), self.stages, self.hops
+        forwards = [Pass(s, FORWARD, stages[s].forward_s, hops[s][0].duration_s) for s in numbers]
+        passes = list[Pass]()
+        if extra:
+            ends = stages[numbers[-1]].position, stages[numbers[0]].position
+            passes += [of._replace(kind=EXTRA_FORWARD) for of in forwards]
+            passes[-1] = passes[-1]._replace(lag_s=self.feedback_s(self.cuts[cut].component, *ends))
+        passes += forwards
+        for s in reversed(numbers):
+            waiting_s = self.weight_part_s(stages[s]) if split else 0.0
+            lag_s = 0.0 if s == numbers.start else hops[s - 1][1].duration_s
+            kind = BACKWARD_INPUT if split else BACKWARD
+            passes.append(Pass(s, kind, stages[s].backward_s - waiting_s, lag_s))
+        return passes
 
     def frozen_reads(self, stage: Stage) -> list[tuple[int, float]]:
         """Return the frozen components that the layers of a stage read, and bytes per sample of each."""
