@@ -7,8 +7,9 @@ reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat, starmap
+from itertools import accumulate, groupby, repeat, starmap
 from math import inf
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from profiles.errors import DeadlockError
@@ -134,7 +135,7 @@ def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     only so many, an earlier one must have ended there.
     """
     result: list[list[float]] = []
-    for walked in _walks(problem, lanes):
+    for walked in _walks(lanes):
         result += _before_s(problem, walked, [0.0, *(lane.lag_s for lane in walked[:-1])])
     return result
 
@@ -142,19 +143,16 @@ def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
 def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     """For each lane and micro-batch of its chain the seconds that must follow its end: heads, from the end on."""
     result: list[list[float]] = []
-    for walked in _walks(problem, lanes):
+    for walked in _walks(lanes):
         backwards = walked[::-1]
         rows = _before_s(problem, backwards, [lane.lag_s for lane in backwards])
         result += [row[::-1] for row in rows[::-1]]
     return result
 
 
-def _walks(problem: Problem, lanes: Sequence[Lane]) -> Iterator[Sequence[Lane]]:
+def _walks(lanes: Sequence[Lane]) -> Iterator[list[Lane]]:
     """The lanes of each chain."""
-    first = 0
-    for chain in problem.chains:
-        yield lanes[first : first + len(chain.passes)]
-        first += len(chain.passes)
+    return (list(walked) for _, walked in groupby(lanes, attrgetter("chain")))
 
 
 def _before_s(problem: Problem, walked: Sequence[Lane], lags_s: Sequence[float]) -> list[list[float]]:

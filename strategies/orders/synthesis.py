@@ -53,29 +53,21 @@ class Synthesis(NamedTuple):
     method: str
 
 
-def synthesize(
-    problem: Problem, time_limit_s: float = TIME_LIMIT_S, *, certificate: bool = True
-) -> Synthesis:
+def synthesize(problem: Problem, time_limit_s: float = TIME_LIMIT_S) -> Synthesis:
     """Return the shortest order that can be found in some seconds.
 
     Args:
         problem: What is to be ordered.
         time_limit_s: After how many seconds the programme gives up.
-        certificate: Take list scheduling that meets the bound for an answer; otherwise the programme has to
-            find its order alone.
 
     Raises:
         InfeasibleError: a device cannot even hold one micro-batch.
         InputError: a programme is needed, and PuLP or HiGHS is not installed.
     """
     listed, bound_s = list_schedule(problem), lower_bound_s(problem)
-    certified = Synthesis(bound_s, listed, True, CERTIFICATE) if agree(bound_s, listed.makespan_s) else None
-    if certified and certificate:
-        return certified
-    bound_s, best = _search(problem, bound_s, listed if certificate else None, monotonic() + time_limit_s)
-    if certified and best is None:
-        return certified
-    best = best or listed
+    if agree(bound_s, listed.makespan_s):
+        return Synthesis(bound_s, listed, True, CERTIFICATE)
+    bound_s, best = _search(problem, bound_s, listed, monotonic() + time_limit_s)
     proven = agree(bound_s, best.makespan_s)
     method = PROGRAMME if proven or best is not listed else LIST
     return Synthesis(min(bound_s, best.makespan_s), best, proven, method)
@@ -86,9 +78,7 @@ def agree(bound_s: float, makespan_s: float) -> bool:
     return makespan_s <= bound_s * (1 + EQUAL)
 
 
-def _search(
-    problem: Problem, bound_s: float, best: Ordering | None, deadline: float
-) -> tuple[float, Ordering | None]:
+def _search(problem: Problem, bound_s: float, best: Ordering, deadline: float) -> tuple[float, Ordering]:
     """Return a bound and the best order: step the horizon up until the programme finds an order that ends in time.
 
     On a grid on which every time falls that order is the shortest. On a coarser grid times are rounded down:
@@ -97,8 +87,8 @@ def _search(
     for unit_s, exact in _grids(problem):
         if exact:
             bound_s = -_slots(-bound_s, unit_s) * unit_s
-        while not (best and agree(bound_s, best.makespan_s)) and monotonic() < deadline:
-            below_s = best.makespan_s * (1 - EQUAL / 2) if best else math.inf
+        while not agree(bound_s, best.makespan_s) and monotonic() < deadline:
+            below_s = best.makespan_s * (1 - EQUAL / 2)
             horizon_s = min(bound_s if exact else bound_s + unit_s, below_s)
             programme = _Programme(problem, unit_s, horizon_s)
             if programme.num_binaries > MAX_BINARIES:
