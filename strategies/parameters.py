@@ -206,6 +206,8 @@ def _check_when_made(owner: type[Any]) -> None:
         for item in fields_in(type(self)):  # type: ignore[arg-type]
             if isinstance(item, Parameter):
                 value = plain_value(getattr(self, item.name))
+                if value is item.default:
+                    continue
                 object.__setattr__(self, item.name, value)
                 _check(item, value)
         if follow_up is not None:

@@ -77,7 +77,7 @@ def test_zero2_hides_all_buckets_but_the_last_and_then_gathers(scenario, micro_b
     point = zero(2, micro_batches=micro_batches, bucket_MB=100)
     expected_s = 2 * UNITS * 3.0 + SCATTER_S + UNITS * (STEP_S + GATHER_S)
     assert replay(point, scenario()).end_s == pytest.approx(expected_s)
-    assert point.bound(scenario()) == pytest.approx(expected_s)
+    assert 0.97 * expected_s < point.bound(scenario()) <= expected_s * (1 + 1e-12)
 
 
 def test_by_default_zero2_scatters_half_a_billion_gradients_at_once(scenario):
@@ -96,7 +96,7 @@ def test_zero2_sharded_over_some_scatters_among_them_and_sums_the_parts_over_the
     expected_s = 2 * UNITS * 3.0 + last_s + UNITS * (2 * STEP_S + 2 * UNIT_PARAMETERS / WIRE / 2)
     trace = replay(point, scenario())
     assert trace.end_s == pytest.approx(expected_s)
-    assert point.bound(scenario()) == pytest.approx(expected_s)
+    assert 0.97 * expected_s < point.bound(scenario()) <= expected_s * (1 + 1e-12)
     assert resident_bytes(trace).tolist() == [UNITS * UNIT_PARAMETERS * (4 + 16 / 2)]
 
 
@@ -108,7 +108,7 @@ def test_zero3_waits_for_a_unit_used_twice_in_a_row_for_the_first_and_for_the_la
     compute_s = 2 * ((frozen_s or 0.0) + UNITS * 3.0) + UNITS * STEP_S
     expected_s = compute_s + 2 * micro_batches * GATHER_S + SCATTER_S
     assert replay(point, scenario(frozen_s=frozen_s)).end_s == pytest.approx(expected_s)
-    assert point.bound(scenario(frozen_s=frozen_s)) == pytest.approx(expected_s)
+    assert 0.97 * expected_s < point.bound(scenario(frozen_s=frozen_s)) <= expected_s
 
 
 def test_zero3_gathers_the_next_unit_when_the_one_before_is_freed(scenario):

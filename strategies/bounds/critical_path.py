@@ -73,26 +73,24 @@ def _sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[fl
     for twins in layout.twins:
         if layout.summed_parameters[twins[0]]:
             positions = tuple([layout.stages[number].position for number in twins])
-            update = layout.update(twins[0], positions)
-            after_s = update.reduce_s + update.step_s + update.gathered_s
+            after_s, step_s = layout.update_s(twins[0], positions)
             ends_s.append(max([complete_s[number] for number in twins]) + after_s)
             for position in positions:
-                stepped_s[position] += update.step_s
+                stepped_s[position] += step_s
     return max(*stepped_s, *ends_s)
 
 
-def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:
+def two_way_least_memory(layout: Layout) -> float:
     """Bytes that the fullest device cannot do without.
 
     Several backbones might wait for one another: one micro-batch of one of them is all that must be there at once.
-    With ``frozen_first`` all frozen work runs before the pipeline.
     """
     _, shape = layout.placement, layout.shape  # refused where it is none
     if is_one_backbone(layout):
         ahead = min(shape.degree, shape.micro_batches) // 2
         held = [min(ahead, shape.degree - stage) for stage in range(shape.degree)] * 2
-        return least_memory_bytes(layout, held, frozen_first=frozen_first)
+        return least_memory_bytes(layout, held)
     return max(
-        least_memory_bytes(layout, [int(seat.cut == cut) for seat in layout.seats], frozen_first=frozen_first)
+        least_memory_bytes(layout, [int(seat.cut == cut) for seat in layout.seats])
         for cut in range(len(layout.cuts))
     )

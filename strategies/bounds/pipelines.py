@@ -1,11 +1,7 @@
 """Bounds of pipelines: seconds that no order of their stages can undercut."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
-from profiles.units import FloatArray
 from strategies.pipelining.layout import Layout
 from strategies.plans.actions import BACKWARD_INPUT
 
@@ -75,36 +71,37 @@ def uncut_bound(
 def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = False) -> float:
     """Seconds below which no order of a layout can take.
 
-    The passes of a position that come late in their chain wait for all passes before them, and what follows the
-    early ones must come after: for every such pair of limits, waiting before, the work between and waiting after
-    add up.
+    A pass waits for those before it in its chain, runs for all its micro-batches, and those after it must follow. So
+    do all passes of a position together: for the first of them, and before what must follow the last.
 
     Args:
         layout: the stages.
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: the gradients of weights may be computed later than those of inputs.
     """
-    key = ("staged", frozen_first, split)
-    return layout.remember(key, lambda: _staged_bound(layout, frozen_first=frozen_first, split=split))
-
-
-def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
-    limits: list[_Limit] = []
+    limits: list[list[_Limit]] = [[] for _ in layout.hosted]
     for cut in range(len(layout.cuts)):
         passes = layout.passes(cut, extra=layout.scenario.workload.extra_forward, split=split)
         count = len(layout.micro_batches(cut))
         ready_s, after_s = 0.0, sum(one.duration_s + one.lag_s for one in passes)
         for number, kind, pass_s, lag_s in passes:
-            position, after_s = layout.stages[number].position, after_s - (pass_s + lag_s)
-            limits.append(_Limit(position, ready_s, count * pass_s, max(0.0, after_s) + lag_s))
+            here, after_s = limits[layout.stages[number].position], after_s - (pass_s + lag_s)
+            here.append(_Limit(ready_s, count * pass_s, max(0.0, after_s) + lag_s))
             if kind == BACKWARD_INPUT:
                 waiting_s = layout.weight_part_s(layout.stages[number])
-                limits.append(_Limit(position, ready_s + pass_s, count * waiting_s, 0.0))
+                here.append(_Limit(ready_s + pass_s, count * waiting_s, 0.0))
             ready_s += pass_s + lag_s
     steps = _steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
-    each_s = np.array([min((steps[s] for s in hosted), default=0.0) for hosted in layout.hosted])
-    least_s = _least_s(limits, each_s, last_s, split=split)
+    least_s = 0.0
+    for hosted, here in zip(layout.hosted, limits, strict=True):
+        heads_s, works_s, tails_s = zip(*here, strict=True)
+        spans = [*here, _Limit(min(heads_s), sum(works_s), min(tails_s))]
+        step_s = min((steps[stage] for stage in hosted), default=0.0)
+        for head_s, work_s, tail_s in spans:
+            # after a part of a backward that may wait comes nothing but its own device's step
+            after_s = step_s if split and not tail_s else max(tail_s + last_s, step_s)
+            least_s = max(least_s, head_s + work_s + after_s)
     starts = {layout.stages[seat.first].position for seat in layout.seats}
     before_s = min(frozen_s(layout, p) for p in starts) if frozen_first else 0.0
     return before_s + least_s
@@ -116,43 +113,13 @@ def _steps_s(layout: Layout) -> list[float]:
     for twins in layout.twins:
         positions = tuple(sorted(layout.stages[number].position for number in twins))
         for number in twins:
-            update = layout.update(number, positions)
-            seconds[number] = update.reduce_s + update.step_s + update.gathered_s
+            seconds[number], _ = layout.update_s(number, positions)
     return seconds
 
 
 class _Limit(NamedTuple):
-    """One pass of a stage by all its micro-batches: its position, the seconds before it, of its work, and after it."""
+    """Passes on one position: the least seconds before them, those of their work, and the least after them."""
 
-    position: int
     head_s: float
     work_s: float
     tail_s: float
-
-
-def _least_s(limits: Iterable[_Limit], step_s: FloatArray, last_step_s: float, *, split: bool) -> float:
-    """The longest waiting before, work between and waiting after over all pairs of limits of a position.
-
-    After a part of a backward that may wait comes nothing but the optimizer step of its own device.
-    """
-    head_s, work_s, tail_s = _table(limits, len(step_s))
-    early, later = tail_s[:, None] >= tail_s, head_s[:, None] >= head_s
-    works_s = np.where(early[:, :, None] & later[:, None], work_s[:, None, None], 0.0)
-    done_s = head_s + works_s.cumsum(axis=0)[-1]  # in the order of the limits
-    latest_s = np.where(early.swapaxes(0, 1), done_s, 0.0).max(axis=1)
-    after_s = np.maximum(tail_s + last_step_s, step_s)
-    if split:
-        after_s = np.where(tail_s, after_s, step_s)
-    return float((latest_s + after_s).max())
-
-
-def _table(limits: Iterable[_Limit], degree: int) -> FloatArray:
-    """Seconds before, of work and after, of the limits of each position, shape (3, limits of a position, positions).
-
-    Positions of fewer limits have some that take no time and come before all.
-    """
-    rows: list[list[tuple[float, ...]]] = [[] for _ in range(degree)]
-    for position, *seconds in limits:
-        rows[position].append(tuple(seconds))
-    most = max(map(len, rows))
-    return np.array([row + [(0.0, 0.0, 0.0)] * (most - len(row)) for row in rows]).transpose(2, 1, 0)

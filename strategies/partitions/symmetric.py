@@ -52,10 +52,9 @@ def split_skips(
 def collocated_skips(
     skips: Sequence[SkipEnds], num_layers: int, num_stages: int, skip_bytes: Sequence[float]
 ) -> tuple[SkipEnds, ...]:
-    """The heaviest skips that can all be local at once, in their order.
+    """Skips that can all be local at once, in their order: from the heaviest on, each that still can be.
 
-    That is all of them, if any symmetric partition into so many stages keeps all local, and otherwise those of a
-    partition that loses the fewest bytes; exact, in O(D n^4 / 24).
+    That is all of them, if any symmetric partition into so many stages keeps all local.
 
     Args:
         skips: Source and target layer of each.
@@ -63,11 +62,17 @@ def collocated_skips(
         num_stages: Stages 2D, even and at most L.
         skip_bytes: What each skip carries.
     """
-    if _depth(cut_pairs(skips, num_layers)) >= num_stages // 2 - 1:
+
+    def can_be_local(numbers: Iterable[int]) -> bool:
+        return _depth(cut_pairs([skips[number] for number in numbers], num_layers)) >= num_stages // 2 - 1
+
+    if can_be_local(range(len(skips))):
         return tuple(skips)
-    pairs = _least_broken(_cumulated(skips, skip_bytes, num_layers), num_stages // 2 - 1)
-    begins, ends = zip(*pairs, strict=True)
-    return split_skips(skips, (*begins, begins[-1] + 1, *ends[::-1]))[0]
+    kept: list[int] = []
+    for number in sorted(range(len(skips)), key=lambda number: -skip_bytes[number]):
+        if can_be_local([*kept, number]):
+            kept.append(number)
+    return tuple(skips[number] for number in sorted(kept))
 
 
 def cut_pairs(skips: Sequence[SkipEnds], num_layers: int) -> CutPairs:
@@ -103,49 +108,6 @@ def _depth(pairs: CutPairs) -> int:
         at = bisect_left(run, end)
         run[at : at + 1] = [end]
     return len(run)
-
-
-def _cumulated(skips: Sequence[SkipEnds], weights: Sequence[float], num_layers: int) -> FloatArray:
-    """The weight of the skips with a source before layer x and a target before layer y at [x, y]."""
-    weight = np.zeros((num_layers + 1, num_layers + 1))
-    for (source, target), bytes_ in zip(skips, weights, strict=True):
-        weight[source + 1, target + 1] += bytes_
-    summed: FloatArray = weight.cumsum(axis=0).cumsum(axis=1)
-    return summed
-
-
-def _least_broken(weight: FloatArray, num_pairs: int) -> list[SkipEnds]:
-    """The cut pairs, the whole chain first, that separate the ends of the fewest bytes of skips.
-
-    A skip is charged to the outermost cut pair that separates its ends. One of them then lies in the ring around
-    that pair, the other inside, so that the charge is a sum of one part for each side of the ring.
-    """
-    num_layers = len(weight) - 1
-    broken = np.full((num_pairs + 1, num_layers + 1, num_layers + 1), np.inf)
-    broken[0, 0, num_layers] = 0.0
-    for begin in range(1, num_layers - 2):
-        for end in range(begin + 2, num_layers):
-            around = broken[:-1, :begin, end + 1 :] + _charge(weight, begin, end)
-            broken[1:, begin, end] = around.reshape(num_pairs, -1).min(axis=1)
-    pairs = [_argmin(broken[-1])]
-    for around in broken[-2::-1]:
-        begin, end = pairs[-1]
-        outer, behind = _argmin(around[:begin, end + 1 :] + _charge(weight, begin, end))
-        pairs.append((outer, end + 1 + behind))
-    return pairs[::-1]
-
-
-def _charge(weight: FloatArray, begin: int, end: int) -> FloatArray:
-    """The weight of the skips that a cut pair is the first to separate, for each cut pair around it."""
-    into = weight[begin, end] - weight[:begin, end] - weight[begin, begin] + weight[:begin, begin]
-    out = weight[end, end + 1 :] - weight[end, end] - weight[begin, end + 1 :] + weight[begin, end]
-    charge: FloatArray = into[:, None] + out
-    return charge
-
-
-def _argmin(table: FloatArray) -> tuple[int, int]:
-    row, column = divmod(int(table.argmin()), table.shape[1])
-    return row, column
 
 
 MAX_LAYERS: Final = 512

@@ -234,23 +234,19 @@ class LayerRunner(NamedTuple):
 
 def run_seconds(scenario: SamplingScenario, grid: Grid, run: LayerRun) -> tuple[float, float, float]:
     """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
-
-    def make() -> tuple[float, float, float]:
-        total, attention = _layers_seconds(scenario, grid, run)
-        host = scenario.backbone_costs.host_s
-        layers = slice(run.first, run.end)
-        gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
-        if run.conditioned and scenario.remember("embeds", lambda: _embeds(scenario)):
-            gpu_s += max(0.0, float(total[0] - total[1]))
-            host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
-        if run.cached:  # a patch's keys and values are put beside those of the others, read and written
-            what = exchanged(scenario, run.first, run.end)
-            moved = 4 * grid.head_bytes(what.hidden_bytes, run.batch, run.tokens)
-            gpu_s += scenario.backbone_costs.copied_s(moved, what.attentions)
-            host_s += CACHE_OPERATORS * what.attentions * scenario.operator_s
-        return gpu_s, float(attention[layers].sum()), host_s
-
-    return scenario.remember(("run", grid.degrees, run), make)
+    total, attention = _layers_seconds(scenario, grid, run)
+    host = scenario.backbone_costs.host_s
+    layers = slice(run.first, run.end)
+    gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
+    if run.conditioned and scenario.remember("embeds", lambda: _embeds(scenario)):
+        gpu_s += max(0.0, float(total[0] - total[1]))
+        host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
+    if run.cached:  # a patch's keys and values are put beside those of the others, read and written
+        what = exchanged(scenario, run.first, run.end)
+        moved = 4 * grid.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+        gpu_s += scenario.backbone_costs.copied_s(moved, what.attentions)
+        host_s += CACHE_OPERATORS * what.attentions * scenario.operator_s
+    return gpu_s, float(attention[layers].sum()), host_s
 
 
 def _embeds(scenario: SamplingScenario) -> bool:

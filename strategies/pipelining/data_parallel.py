@@ -224,34 +224,6 @@ def _passes(layout: Layout, units: range, way: Exchange, again: range) -> list[t
     return passes
 
 
-def _summed_late_s(
-    layout: Layout, units: range, way: Exchange, pieces: Sequence[tuple[int, float, float]]
-) -> list[float]:
-    """Seconds of a micro-batch in which the last sum is waited for: usually, and where all compute is slowed down.
-
-    Where the first layers are locked the backward goes on after it.
-    """
-    unit, offset_s, parameters = pieces[-1]
-    before = units[: unit - units[0]]
-    if before and layout.mesh.team > 1:
-        return [0.0, 0.0]
-    on_s = sum(layout.stages[of].backward_s for of in (*before, unit)) - offset_s
-    on_s += way.gathers * sum(unpacked_s(layout, of) for of in before)
-    size = parameters * layout.scenario.workload.recipe.gradient_bytes
-    summed_s, factors = (
-        sum(_summing_s(layout, way, [size])),
-        (1.0, layout.scenario.cluster.overlap_slowdown),
-    )
-    each = 1 if way.sweeps else layout.shape.micro_batches
-    return [max(0.0, summed_s - factor * on_s) / each for factor in factors]
-
-
-def _late_s(layout: Layout, first: TeamPass, back: TeamPass, slowdown: float, ready_s: float) -> float:
-    """Seconds by which a first pass is later whose weights are there only then; exchanges of its team hide some."""
-    ready_s -= back.times(layout, slowdown).tail_s
-    return first.times(layout, slowdown, ready_s).wait_s - first.times(layout, slowdown).wait_s
-
-
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step.
 
@@ -275,25 +247,16 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     if not any(sizes):
         return work_s + usual.wait_s + after_s
     streams_s = [-(-count // way.every) * seconds for seconds in _summing_s(layout, way, sizes)]
-    ready_s, ends_s = _summed_late_s(layout, units, way, pieces), 0.0
     if way.gathers:
         gather = Collected(GATHER, SHARDS, mesh.sharding)
         gathered = [*units] * (2 if workload.extra_forward and not way.sweeps else 1) + [*again]
-        gathers_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in gathered])
-        streams_s[0] += count * gathers_s
-        ends = [units[0]] if way.sweeps else [units[0], units[-1]]  # waited for
-        ends_s = _collectives_s(layout, gather, [layout.weights_bytes[unit] for unit in ends])
-        ends_s = gathers_s if len(units) == 1 and not way.sweeps else ends_s
+        sizes = [layout.weights_bytes[unit] for unit in gathered]
+        streams_s[0] += count * _collectives_s(layout, gather, sizes)
     elif layout.parts > 1:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
         return work_s + usual.wait_s + sum(streams_s) + after_s
-    (first, _), _, (back, _), *_ = passes
-    late_s, slow_late_s = (
-        count * _late_s(layout, first, back, factor, seconds + ends_s)
-        for factor, seconds in zip((1.0, slowdown), ready_s, strict=True)
-    )
-    beside_s = (1 - 1 / slowdown) * max(*streams_s, usual.beside_s) + (slowed.wait_s + slow_late_s) / slowdown
-    waits_s = max(usual.wait_s + late_s, (1 - BELOW_SUM) * beside_s)
+    beside_s = (1 - 1 / slowdown) * max(*streams_s, usual.beside_s) + slowed.wait_s / slowdown
+    waits_s = max(usual.wait_s, (1 - BELOW_SUM) * beside_s)
     return max(work_s + waits_s, frozen_s + max(streams_s)) + after_s

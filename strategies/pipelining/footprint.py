@@ -7,7 +7,7 @@ Units of a mesh all lie on one device, which keeps each skip once.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from profiles.units import FloatArray
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut
 from strategies.plans.plan import Buffer, Stage
-from strategies.scenario import Scenario
 
 BACKBONE: Final = "backbone weights"
 """Buffer of a backbone's frozen weights, where adapters are trained beside them."""
@@ -304,12 +303,7 @@ def uncut_memory_bytes(layout: Layout) -> float:
 
 
 def least_memory_bytes(
-    layout: Layout,
-    in_flight: Sequence[int],
-    *,
-    recomputed: Sequence[int] | None = None,
-    frozen_first: bool = False,
-    inputs_first: bool = False,
+    layout: Layout, in_flight: Sequence[int], *, recomputed: Sequence[int] | None = None
 ) -> float:
     """Bytes that the fullest device of a pipeline cannot do without.
 
@@ -317,32 +311,11 @@ def least_memory_bytes(
         layout: the stages.
         in_flight: for each stage the micro-batches whose activations it holds at once at least.
         recomputed: how many of these it has recomputed by then; None: recomputed activations are not kept.
-        frozen_first: all frozen work runs before the pipeline.
-        inputs_first: outputs of frozen components lie there from the start, for all micro-batches still to come.
     """
-    (saved, resident), count = held_bytes(layout), layout.shape.micro_batches
+    saved, resident = held_bytes(layout)
     of_stages = [k * size for k, size in zip(in_flight, saved, strict=True)]
-    if inputs_first:
-        reads = (sum(size for _, size in layout.frozen_reads(stage)) for stage in layout.stages)
-        left = ((count - k) * size * layout.local_batch for k, size in zip(in_flight, reads, strict=True))
-        of_stages = [size + more for size, more in zip(of_stages, left, strict=True)]
     if recomputed is not None:
         again = (recomputed_bytes(layout, stage) for stage in layout.stages)
         of_stages = [size + k * more for size, k, more in zip(of_stages, recomputed, again, strict=True)]
     held = (sum(of_stages[s] for s in hosted) for hosted in layout.hosted)
-    fullest = max(state + size for state, size in zip(resident, held, strict=True))
-    if not frozen_first:
-        return fullest
-    # samples of the frozen work that each GPU gets at least where all positions share it
-    samples = layout.group_batch // layout.shape.degree / layout.placement.replicas
-    return max(fullest, max(resident) + samples * _frozen_sample_bytes(layout.scenario))
-
-
-def _frozen_sample_bytes(scenario: Scenario) -> float:
-    """Bytes per sample that the frozen layer which takes most reads and writes.
-
-    The last layer of a component is left out: not all that it writes need be read.
-    """
-    inner = (pairwise(scenario.model.components[index].layers[:-1]) for index in scenario.frozen)
-    pairs = chain.from_iterable(inner)
-    return max((before.output_bytes + after.output_bytes for before, after in pairs), default=0.0)
+    return max(state + size for state, size in zip(resident, held, strict=True))

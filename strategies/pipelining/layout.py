@@ -3,12 +3,11 @@
 Placement, network and batches are derived here, once. A layout without cuts is what stages are cut for.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import gcd, prod
-from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,37 +25,6 @@ from strategies.plans.network import Network, network_of
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Stage
 from strategies.scenario import Scenario
-
-T = TypeVar("T")
-
-
-class Hop(NamedTuple):
-    """A message between two positions: seconds on the wire, and of latency and calls, which hold no port."""
-
-    wire_s: float
-    delay_s: float
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds from its start to its arrival."""
-        return self.wire_s + self.delay_s
-
-
-STILL: Final = Hop(0.0, 0.0)
-"""Between stages of one device nothing moves."""
-
-
-class Update(NamedTuple):
-    """Seconds after the last backward of a stage, on free ports.
-
-    Attributes:
-        reduce_s: until they are summed.
-        gathered_s: after it, until all replicas have the weights.
-    """
-
-    reduce_s: float
-    step_s: float
-    gathered_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +44,6 @@ class Layout:
     mesh: Mesh = ALONE
     in_units: bool = False
     divided: tuple[str, ...] = ()
-
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value that ``make`` makes, once for each key, layout and variant of an iteration."""
-        of_layout = (self.shape, self.cuts, self.skip_route, self.mesh, self.in_units, self.divided)
-        return self.scenario.remember((key, of_layout, self.scenario.workload.extra_forward), make)
 
     @cached_property
     def share(self) -> Share:
@@ -275,22 +238,21 @@ class Layout:
         return tuple(size * self.local_batch for size in sizes)
 
     @cached_property
-    def hops(self) -> tuple[tuple[Hop, Hop], ...]:
-        """For each stage the message of one micro-batch to the next stage, and that of its gradient back."""
-        return tuple(self._hop(number) for number in range(len(self.stages)))
+    def hops_s(self) -> list[tuple[float, float]]:
+        """For each stage the seconds of one micro-batch's message to the next stage, and of its gradient back."""
+        hops_s = []
+        for stage, seat, size in zip(self.stages, self.seats, self.handovers_bytes, strict=True):
+            here, there = stage.position, self.stages[seat.after or seat.last].position
+            carried = self.component(stage).carried_bytes * self.local_batch
+            hops_s.append((self._message_s(here, there, size + carried), self._message_s(there, here, size)))
+        return hops_s
 
-    def _hop(self, number: int) -> tuple[Hop, Hop]:
-        stage, after = self.stages[number], self.seats[number].after
-        if after is None or self.stages[after].position == stage.position:
-            return STILL, STILL
-        source, target = stage.position, self.stages[after].position
-        there, back = self.network.route(source, target), self.network.route(target, source)
-        size = self.handovers_bytes[number]
-        carried = self.component(stage).carried_bytes * self.local_batch
-        return (
-            Hop((size + carried) * there.wire_s_per_byte, there.delay_s),
-            Hop(size * back.wire_s_per_byte, back.delay_s),
-        )
+    def _message_s(self, source: int, target: int, size_bytes: float) -> float:
+        """Seconds of a message between two positions on ports that nobody shares; on one device nothing moves."""
+        if source == target:
+            return 0.0
+        route = self.network.route(source, target)
+        return size_bytes * route.wire_s_per_byte + route.delay_s
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """Return the problem that list scheduling solves: the stages' times, and messages on ports nobody shares."""
@@ -302,17 +264,19 @@ class Layout:
 
         Messages are on ports nobody shares.
         """
-        numbers, stages, hops = self.chain(cut), self.stages, self.hops
-        forwards = [Pass(s, FORWARD, stages[s].forward_s, hops[s][0].duration_s) for s in numbers]
+        numbers, stages, hops_s = self.chain(cut), self.stages, self.hops_s
+        forwards = [Pass(s, FORWARD, stages[s].forward_s, hops_s[s][0]) for s in numbers]
         passes = list[Pass]()
         if extra:
-            ends = stages[numbers[-1]].position, stages[numbers[0]].position
+            last = stages[numbers[-1]]
+            fed_back = self.component(last).layers[-1].output_bytes * self.local_batch
             passes += [of._replace(kind=EXTRA_FORWARD) for of in forwards]
-            passes[-1] = passes[-1]._replace(lag_s=self.feedback_s(self.cuts[cut].component, *ends))
+            lag_s = self._message_s(last.position, stages[numbers[0]].position, fed_back)  # T_F of Eq. 18
+            passes[-1] = passes[-1]._replace(lag_s=lag_s)
         passes += forwards
         for s in reversed(numbers):
             waiting_s = self.weight_part_s(stages[s]) if split else 0.0
-            lag_s = 0.0 if s == numbers.start else hops[s - 1][1].duration_s
+            lag_s = 0.0 if s == numbers.start else hops_s[s - 1][1]
             kind = BACKWARD_INPUT if split else BACKWARD
             passes.append(Pass(s, kind, stages[s].backward_s - waiting_s, lag_s))
         return passes
@@ -339,14 +303,6 @@ class Layout:
         routes = [self.network.route(p, p + 1) for p in range(self.shape.degree - 1)]
         per_byte = max((route.wire_s_per_byte for route in routes), default=0.0)
         return per_byte, max((route.delay_s for route in routes), default=0.0)
-
-    def feedback_s(self, component: int, source: int, target: int) -> float:
-        """Seconds of the message that feeds the extra forward's output back (T_F of Eq. 18)."""
-        if source == target:
-            return 0.0
-        route = self.network.route(source, target)
-        output_bytes = self.scenario.model.components[component].layers[-1].output_bytes
-        return output_bytes * self.local_batch * route.wire_s_per_byte + route.delay_s
 
     @cached_property
     def trained_parameters(self) -> tuple[int, ...]:
@@ -433,21 +389,24 @@ class Layout:
         route = self.network.collective(what.collective(size_bytes, (), 0, calls))
         return route.wire_s + route.fixed_s
 
-    def update(self, stage: int, positions: tuple[int, ...]) -> Update:
-        """Return the update of a stage, and of those with the same layers, on these positions."""
+    def update_s(self, stage: int, positions: tuple[int, ...]) -> tuple[float, float]:
+        """Return the seconds from the last backward of a stage to its weights on all replicas, and of the step in them.
+
+        Ports are free; ``positions`` are those of all stages with the same layers.
+        """
         where = positions if len(positions) > 1 else (0,)  # one is like another
         trained, summed = self.trained_parameters[stage], self.summed_parameters[stage]
         key = ("update", trained, summed, where, self.placement, self.shape.sharded)
-        return self.scenario.remember(key, lambda: self._update(trained, summed, where))
+        return self.scenario.remember(key, lambda: self._update_s(trained, summed, where))
 
-    def _update(self, trained: int, summed: float, positions: tuple[int, ...]) -> Update:
+    def _update_s(self, trained: int, summed: float, positions: tuple[int, ...]) -> tuple[float, float]:
         recipe, step_s, gathered_s = self.scenario.workload.recipe, self.step_s(trained), 0.0
         if not summed:
-            return Update(0.0, step_s, gathered_s)
-        time = self.reduction(positions).time(summed * recipe.gradient_bytes)
+            return step_s, step_s
+        summed_s = self.reduction(positions).time(summed * recipe.gradient_bytes).total_s
         if self.shape.sharded:
-            gathered_s = float(self.law(GATHER, (0,)).time(trained * recipe.weight_bytes).total_s)
-        return Update(time.total_s, step_s, gathered_s)
+            gathered_s = self.law(GATHER, (0,)).time(trained * recipe.weight_bytes).total_s
+        return float(summed_s + step_s + gathered_s), step_s
 
     def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
         """Return the law of summing the gradients of some positions."""

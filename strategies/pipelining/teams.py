@@ -186,16 +186,11 @@ def _joined(items: Iterator[float | TeamExchange]) -> Items:
 
 
 class PassTimes(NamedTuple):
-    """Seconds of passes: of compute, of waits for exchanges of the team, and of exchanges beside compute.
-
-    Attributes:
-        tail_s: waits after the last compute.
-    """
+    """Seconds of passes: of compute, of waits for exchanges of the team, and of exchanges beside compute."""
 
     work_s: float
     wait_s: float
     beside_s: float
-    tail_s: float
 
     @classmethod
     def total(cls, passes: Iterable[tuple["PassTimes", float]]) -> "PassTimes":
@@ -212,24 +207,22 @@ class TeamPass(NamedTuple):
     first_s: float = 0.0
     last_s: float = 0.0
 
-    def times(self, layout: Layout, slowdown: float, ready_s: float = 0.0) -> PassTimes:
+    def times(self, layout: Layout, slowdown: float) -> PassTimes:
         """Return its times where of all ports only its team and those alike use theirs.
 
         Args:
             layout: the units.
             slowdown: factor on the seconds of compute; waits are shorter then.
-            ready_s: seconds before which it computes nothing, while its team may exchange already.
         """
         items = _items_of(layout, self.inside, self.kind)
         pieces_s = [item for item in items if isinstance(item, float)]
         pieces_s[0] += self.first_s
         pieces_s[-1] += self.last_s
         following, streams = iter(pieces_s), dict.fromkeys((CONTEXT, TENSOR), 0.0)
-        there_s = later_s = computed_s = beside_s = 0.0
+        there_s = later_s = beside_s = 0.0
         for item in items:
             if isinstance(item, float):
-                computed_s = max(there_s, ready_s) + slowdown * next(following)
-                there_s, later_s = max(computed_s, later_s), 0.0
+                there_s, later_s = max(there_s + slowdown * next(following), later_s), 0.0
                 continue
             what, size, calls, wait = item
             seconds = layout.seconds(what, size, calls)
@@ -237,7 +230,7 @@ class TeamPass(NamedTuple):
             there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
             beside_s += 0.0 if wait else seconds
         work_s = slowdown * sum(pieces_s)
-        return PassTimes(work_s, there_s - work_s, beside_s, there_s - computed_s)
+        return PassTimes(work_s, there_s - work_s, beside_s)
 
 
 class TeamWriter:

@@ -43,8 +43,7 @@ class GridSampler(Sampler):
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut, with the frozen components that it includes."""
         layout = self._made(scenario)
-        denoising_s = scenario.remember(("least", self), lambda: least_run_seconds(layout.folded))
-        return denoising_s + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
+        return least_run_seconds(layout.folded) + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""

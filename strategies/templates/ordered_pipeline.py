@@ -118,7 +118,7 @@ class OrderedPipeline(StagedPipeline):
         """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)
         in_flight = self._checked_in_flight(scenario, len(layout.stages))
-        return least_memory_bytes(layout, in_flight, frozen_first=True)
+        return least_memory_bytes(layout, in_flight)
 
     def _checked_in_flight(self, scenario: Scenario, stages: int) -> Sequence[int]:
         """For each stage the micro-batches that it holds, checked."""

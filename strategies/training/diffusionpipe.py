@@ -13,7 +13,6 @@ from strategies.bounds.pipelines import least_frozen_s, staged_bound, uncut_boun
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.filling import fill_bubbles
-from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import reduce_and_step
@@ -113,10 +112,9 @@ class DiffusionPipe(DepthFirstPipeline):
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
-        layout = self.layout(scenario)
         if _is_cascaded(scenario):
-            return two_way_least_memory(layout, frozen_first=False)
-        return least_memory_bytes(layout, self.in_flight(), inputs_first=True)
+            return two_way_least_memory(self.layout(scenario))
+        return DepthFirstPipeline.least_memory_bytes(self, scenario)
 
 
 def _stages_s(layout: Layout) -> list[float]:

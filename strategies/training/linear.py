@@ -81,4 +81,4 @@ class ZeroBubble(LinearPipeline):
         """Bytes that the fullest device needs: recomputed activations stay until weights have gradients."""
         degree, count = self.pipeline_degree, self.micro_batches
         in_flight, recomputed = [min(count, degree)] * degree, [min(count, p + 1) for p in range(degree)]
-        return least_memory_bytes(self.layout(scenario), in_flight, recomputed=recomputed, frozen_first=True)
+        return least_memory_bytes(self.layout(scenario), in_flight, recomputed=recomputed)

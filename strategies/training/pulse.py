@@ -119,7 +119,7 @@ class Pulse(StagedPipeline):
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)
-        return least_memory_bytes(layout, [1] * len(layout.stages), frozen_first=True)
+        return least_memory_bytes(layout, [1] * len(layout.stages))
 
 
 def _skips(component: Component) -> list[tuple[int, int]]:
