@@ -21,7 +21,7 @@ from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, device_in, products_in, weight_bytes
 from strategies.parameters import named_options, titles
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SHARDED, SamplingWorkload
-from strategies.scenario import Same, Scene, check_kinds, model_of_task
+from strategies.scenario import Same, Scene, model_of_task
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +39,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     )
 
     def __post_init__(self) -> None:
-        check_kinds(self, SamplingWorkload)
+        self._check_measured()
         self.cluster.check_gpus(self.workload.num_gpus)
         _check_included(self.model, self.workload.include)
         model = model_of_task(Same(self.model), self.task, self.workload.include)

@@ -16,7 +16,7 @@ from profiles.costs.calibration import Calibration, MeasuredRun, check_same
 from profiles.costs.layers import ModelCosts, TaskCosts
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import in_words, resized, sides_of, with_frames, with_text
-from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
+from profiles.errors import InfeasibleError, InputError, counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, products_in
@@ -201,6 +201,11 @@ class Scene(Generic[W]):
         other._check_own_options()
         return other
 
+    def _check_measured(self) -> None:
+        """Refuse a run measured of another model, device or stack."""
+        if self.measured is not None:
+            check_same(self.measured.of, (self.model.name, self.cluster.device.name, self.stack.name))
+
     def _check_own_options(self) -> None:
         """Refuse a workload that this model, cluster or stack cannot have."""
 
@@ -211,22 +216,6 @@ class Scene(Generic[W]):
         vars(other).update({of.name: getattr(self, of.name) for of in fields(self)} | {"workload": workload})
         vars(other).update({name: getattr(self, name) for name in alike})
         return other
-
-
-def check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
-    """Refuse a scene of anything but a model, a cluster, a workload of its task, a stack and a run measured of them."""
-    for name, value, kind in (
-        ("model", scene.model, Model),
-        ("cluster", scene.cluster, Cluster),
-        ("workload", scene.workload, workload),
-        ("stack", scene.stack, Stack),
-    ):
-        if not isinstance(value, kind):
-            raise InputError(f"{name} is {shown(value)}, must be a {kind.__name__}")
-    if isinstance(scene.measured, MeasuredRun):
-        check_same(scene.measured.of, (scene.model.name, scene.cluster.device.name, scene.stack.name))
-    elif scene.measured is not None:
-        raise InputError(f"measured is {scene.measured!r}, must be a MeasuredRun")
 
 
 @dataclass(frozen=True, repr=False)
@@ -247,7 +236,7 @@ class Scenario(Scene[TrainingWorkload]):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_kinds(self, TrainingWorkload)
+        self._check_measured()
         self.cluster.check_gpus(self.workload.num_gpus)
         model = model_of_task(Same(self.model), self.task)
         workload = self.workload
