@@ -6,7 +6,6 @@ import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -27,22 +26,9 @@ MAX_LINE: Final = 200
 """Most characters of a name or a path in messages."""
 
 
-class _RuleError(ValueError):
-    """A rule that a text breaks, in words of this project, with names as they stand there."""
-
-
 def parse_json(text: str) -> Any:
     """The value that a JSON text holds."""
-    return _parsed(partial(json.loads, object_pairs_hook=_once), text)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            raise _RuleError(f"{key} stands twice")
-        values[key] = value
-    return values
+    return _parsed(json.loads, text)
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -60,8 +46,6 @@ def _parsed(parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except _RuleError as error:
-        raise ValueError(one_line(str(error))) from None
     except ValueError as error:  # also of the int and datetime constructors
         raise ValueError(one_line(str(error).lower())) from None
 

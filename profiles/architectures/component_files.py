@@ -1,11 +1,11 @@
 """Files of a model folder: rows of its tables by component, and from these its components; skips, reads, anchors."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isclose
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from profiles.architectures.components import (
     TASKS,
@@ -22,6 +22,7 @@ from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.units import GFLOP, MB
 
+T = TypeVar("T")
 LAYER_COLUMNS: Final = (
     *("component", "index", "block", "name", "parameters", "backward", "conv_gflop", "matmul_gflop"),
     *("attention_gflop", "moved_MB", "kernels", "output_MB", "saved_MB"),
@@ -220,22 +221,15 @@ def read_anchors(path: Path) -> tuple[Anchor, ...]:
     return tuple(row.made(Anchor) for row in read_rows(path, ANCHOR_COLUMNS))
 
 
-def read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
-    """Skips by component."""
-    skips: dict[str, list[Skip]] = {name: [] for name in names}
-    for entry in table.tables("skips"):
-        of = skips[entry.choice("component", names)]
-        of.append(entry.made(Skip))
+def read_entries(table: Table, key: str, names: list[str], made: Callable[[Table], T]) -> dict[str, list[T]]:
+    """The entries of an array of tables, by the component that they are of."""
+    entries: dict[str, list[T]] = {name: [] for name in names}
+    for entry in table.tables(key):
+        entries[entry.choice("component", names)].append(made(entry))
         entry.finish()
-    return skips
+    return entries
 
 
-def read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
-    """Reads by the component that reads."""
-    reads: dict[str, list[Read]] = {name: [] for name in names}
-    for entry in table.tables("reads"):
-        of = reads[entry.choice("component", names)]
-        size_bytes = entry.number("MB") * MB
-        of.append(entry.made(Read, source=entry.choice("input", names), size_bytes=size_bytes))
-        entry.finish()
-    return reads
+def read_of(entry: Table) -> Read:
+    """A table of ``reads``."""
+    return entry.made(Read, source=entry.text("input"), size_bytes=entry.number("MB") * MB)

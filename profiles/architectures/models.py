@@ -11,11 +11,11 @@ from profiles.architectures.component_files import (
     DTYPES,
     read_anchors,
     read_component,
-    read_reads,
-    read_skips,
+    read_entries,
+    read_of,
     read_tables,
 )
-from profiles.architectures.components import TASKS, Anchor, Component
+from profiles.architectures.components import TASKS, Anchor, Component, Skip
 from profiles.checks import AT_LEAST_1, check_choice, check_distinct, check_fields, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, path_kind
@@ -255,7 +255,8 @@ def _read_components(table: Table) -> tuple[Component, ...]:
         raise InputError(f"{table.path}: components is empty, must name at least one")
     names = [head.text("name") for head in listed]
     check_distinct(str(table.path), "components", names)
-    skips, reads, tables = read_skips(table, names), read_reads(table, names), read_tables(table, names)
+    skips = read_entries(table, "skips", names, lambda entry: entry.made(Skip))
+    reads, tables = read_entries(table, "reads", names, read_of), read_tables(table, names)
     return tuple(
         read_component(head, tables, skips[name], reads[name])
         for name, head in zip(names, listed, strict=True)

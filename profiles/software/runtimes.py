@@ -4,7 +4,7 @@ Each stands in ``runtimes/NAME.toml`` with the version and the files that its ru
 by which ``sim.launching`` prints what starts it: flags, or texts with gaps, ``runtimes/*.template``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -65,33 +65,28 @@ class Rule:
 
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters other than degrees that break the rule, each with a value that keeps it."""
-        kept: dict[str, Any] = {
-            name: least for name, least in self.least.items() if parameters.get(name, least) < least
-        }
-        for name, allowed in self.values.items():
-            if name in parameters and _refusal(name, allowed, parameters):
-                kept[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
-        return {name: value for name, value in kept.items() if not name.endswith("_degree")}
+        return {name: kept for name, kept, _ in self._broken(parameters) if not name.endswith("_degree")}
 
     def refusal(self, parameters: Mapping[str, Any]) -> str:
         """Return the first parameter whose value is not allowed, in words; empty where there is none."""
+        return next((words for *_, words in self._broken(parameters)), "")
+
+    def _broken(self, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+        """Yield the parameters that break the rule, each with a value that keeps it, and the reason in words."""
         for name, least in self.least.items():
             if (value := parameters.get(name, least)) < least:
-                return f"{name}({value}) must be at least {least}"
-        refused = (_refusal(name, allowed, parameters) for name, allowed in self.values.items())
-        return next(filter(None, refused), "")
-
-
-def _refusal(name: str, allowed: tuple[Any, ...] | str, parameters: Mapping[str, Any]) -> str:
-    """Return why the value of a parameter is not allowed, in words; empty where it is allowed, or left out."""
-    value = parameters.get(name)
-    if isinstance(allowed, str):
-        other = parameters.get(allowed)
-        return "" if value in (None, other) else f"{name}({value}) must be {allowed}({other})"
-    if value is None or value in allowed:
-        return ""
-    rule = f"must be {' or '.join(map(str, allowed))}" if allowed else "must be left out"
-    return f"{name}({','.join(map(str, value)) if isinstance(value, tuple) else value}) {rule}"
+                yield name, least, f"{name}({value}) must be at least {least}"
+        for name, allowed in self.values.items():
+            value = parameters.get(name)
+            kept = parameters.get(allowed) if isinstance(allowed, str) else next(iter(allowed), None)
+            if value is None or value == kept or (not isinstance(allowed, str) and value in allowed):
+                continue
+            if isinstance(allowed, str):
+                rule = f"must be {allowed}({kept})"
+            else:
+                rule = f"must be {' or '.join(map(str, allowed))}" if allowed else "must be left out"
+            words = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            yield name, kept, f"{name}({words}) {rule}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,9 +251,6 @@ def _sides(network: Network, options: ConfigOptions, scale: int) -> tuple[int, i
     if height is None or width is None:
         rule = f"sample_size is missing; give {network.name} --height and --width"
         raise InputError(f"{network.file.path}: {rule}")
-    for name, side in (("height", height), ("width", width)):
-        if side < 1 or side % scale:
-            raise InputError(f"{name} is {side}, must be a multiple of {scale} pixels, one latent pixel")
     return height, width
 
 

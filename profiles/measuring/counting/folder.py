@@ -179,23 +179,17 @@ def _scaled(number: int, digits: int) -> Exact:
 
 def run_count(options: argparse.Namespace) -> None:
     """Count a shipped architecture or the user's files, print the totals, and write the folder if one is named."""
-    name, folder = options.name, options.output
+    folder = options.output
     if folder is not None:
         check_new(folder / "model.toml")  # it may have been edited by hand
     if options.config is None:
         check_alone(options, OWN)
-        name = options.model
-        counted = count_model(architecture(name), options.height, options.width)
+        name, counted = options.model, count_model(architecture(options.model), options.height, options.width)
     else:
-        if name is not None and slug(name) != name:
-            rule = f"must be of small letters, digits and hyphens, such as '{slug(name)}'"
-            raise InputError(f"--name is '{name}', {rule}")
         files = [read_config(path) for path in options.config]
         counted = count_configured(files, asked_of(options, options.dtype))
-        if name is None:
-            name = slug(counted.architecture.title)
-        else:
-            counted = replace(counted, architecture=replace(counted.architecture, title=name))
+        title = options.name or counted.architecture.title
+        name, counted = slug(title), replace(counted, architecture=replace(counted.architecture, title=title))
     if folder is not None:
         kernels: dict[Path, str] = {}
         try:

@@ -135,8 +135,6 @@ class Settings:
         check_least(
             ("--warmup", self.warmup, 1), ("--rounds", self.rounds, 1), ("--batch-sizes", smallest, 1)
         )
-        if len(set(self.batch_sizes)) < len(self.batch_sizes):
-            raise InputError(f"--batch-sizes is {','.join(map(str, self.batch_sizes))}, must name each once")
 
 
 class BatchTimes(NamedTuple):
@@ -206,7 +204,7 @@ def measure(
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
         subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
     batches = []
-    for batch in settings.batch_sizes:
+    for batch in dict.fromkeys(settings.batch_sizes):
         where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
         with out_of_memory(where):
             batches.append(_measure_batch(subject, batch, settings))
