@@ -305,8 +305,15 @@ def read_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
     reader = csv.reader(read_text(path).splitlines(), strict=True)
     try:
         header = next(reader, [])
-        _check_columns(path, header, columns, optional)
-        rows: list[Row] = []
+        if missing := [column for column in columns if column not in header]:
+            raise InputError(f"{path}:1: column {missing[0]} is missing")
+        known, rows = (*columns, *optional), list[Row]()
+        for at, column in enumerate(header):
+            if column not in known or column in header[:at]:
+                problem = (
+                    f"unknown column {shown(column)}; {near(column, known)}known here: {', '.join(known)}"
+                )
+                raise InputError(f"{path}:1: {problem}")
         for cells in reader:
             if len(cells) != len(header):
                 where = f"{path}:{reader.line_num}"
@@ -316,18 +323,3 @@ def read_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
     return rows
-
-
-def _check_columns(
-    path: Path, header: Sequence[str], columns: Sequence[str], optional: Sequence[str]
-) -> None:
-    if missing := [column for column in columns if column not in header]:
-        raise InputError(f"{path}:1: column {missing[0]} is missing")
-    known = *columns, *optional
-    if unknown := [
-        column for at, column in enumerate(header) if column not in known or column in header[:at]
-    ]:
-        meant = near(unknown[0], known)
-        raise InputError(
-            f"{path}:1: unknown column {shown(unknown[0])}; {meant}known here: {', '.join(known)}"
-        )

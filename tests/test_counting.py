@@ -27,8 +27,8 @@ pytestmark = pytest.mark.slow
 def count(module, **sample):
     """The work of a module in one pass, by layer and in all."""
     trace, parts = pass_of(module, sample)
-    work = Tally(trace, [part.end for part in parts], [part.streams for part in parts], {}).work
-    layers = dict(zip((part.unit.name for part in parts), work, strict=True))
+    work = Tally(trace, parts, {}).work
+    layers = dict(zip((part.name for part in parts), work, strict=True))
     return SimpleNamespace(layers=layers, total=total(work))
 
 

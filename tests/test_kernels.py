@@ -86,7 +86,7 @@ def test_a_broken_rule_is_refused_by_file_place_and_value(tmp_path):
         ("text,0", "vae,0", "kernels.csv:2: component is 'vae', must be one of text, unet"),
         ("unet,1", "unet,2", "kernels.csv:8: index is '2', must be below 2, the layers of unet"),
         ("group_norm", "batch_norm", "kernels.csv:6: kernel: kind is 'batch_norm', must be one of matmul"),
-        ("0,6,6", "0,6,9", "kernels.csv:4: kernel: image_n is 9, must be at most n, 8"),
+        ("0,6,6", "0,6,9", "kernels.csv:4: kernel: image_n is 9, must be at most 8"),
         ("1,64,0,0", "1,64,2,0", "kernels.csv:6: kernel: n is 2, must be 0 of group_norm"),
         ("8,4,2250", "8,4,225", "conv_gflop of layer 0 of unet is 2.88e-05, must be the 0.000288 of"),
     ):

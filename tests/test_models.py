@@ -170,7 +170,7 @@ def test_an_input_is_read_whole_by_the_first_layer_or_by_the_layers_that_are_nam
         ("model.toml", 'inputs = ["text"]', 'inputs = ["unet"]', "its components form the cycle unet -> unet"),
         ("model.toml", "target = 3", "target = 0", "skip: target is 0, must come after its source 0"),
         ("model.toml", "height = 64", "height = 64\nmultiple = 48", "reference.height is 64, must be a multiple of 48"),
-        ("model.toml", "height = 64", "height = 64\nlargest = 32", "reference.height is 64, must be at most 32, the"),
+        ("model.toml", "height = 64", "height = 64\nlargest = 32", "reference.height is 64, must be at most 32"),
         ("model.toml", "[reference]", "[training]\n[reference]", "model.toml: training.source is missing"),
         # layers.csv
         ("layers.csv", "2,3,0.5,0", "2,3,-0.5,0", "layers.csv:2: output_MB is -0.5, must not be negative"),

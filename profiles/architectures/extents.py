@@ -29,15 +29,13 @@ class Extent:
         """Size at a resolution, in half precision or in the model's own."""
         pixels = height * width / (model.height * model.width)
         size = HALF_BYTES / ELEMENT_BYTES[model.dtype] if half else 1.0
-        return cls._made(component, pixels, width / model.width, size)
+        return cls.reference(component, pixels, width / model.width, size)
 
     @classmethod
-    def reference(cls, component: Component) -> Self:
-        """Size at the reference, in the model's own precision."""
-        return cls._made(component, 1.0, 1.0, 1.0)
-
-    @classmethod
-    def _made(cls, component: Component, pixels: float, width: float, size: float) -> Self:
+    def reference(
+        cls, component: Component, pixels: float = 1.0, width: float = 1.0, size: float = 1.0
+    ) -> Self:
+        """Size at the reference, in the model's own precision; or at so many times its pixels, width and bytes."""
         image, text = component.image_tokens * pixels, component.text_tokens
         if not image:
             return cls(pixels, width, 1.0, 0.0, size)

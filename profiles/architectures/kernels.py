@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from profiles.checks import AT_LEAST_1, FINITE, check_choice, check_fields
+from profiles.checks import AT_LEAST_1, FINITE, check_choice, check_fields, check_number
 from profiles.errors import InputError
 
 PRODUCTS: Final = {"matmul": 2, "conv": 2, "attention": 4}
@@ -67,9 +67,7 @@ class Kernel:
         heads, of = (AT_LEAST_1 if there else FINITE for there in (launched, product))
         check_fields(owner, self, count=AT_LEAST_1, heads=heads, m=of, n=of, k=of)
         for key in ("heads", "m", "n"):
-            if getattr(self, f"image_{key}") > getattr(self, key):
-                rule = f"must be at most {key}, {getattr(self, key)}"
-                raise InputError(f"{owner}: image_{key} is {getattr(self, f'image_{key}')}, {rule}")
+            check_number(owner, f"image_{key}", getattr(self, f"image_{key}"), (0, getattr(self, key)))
         unused = () if product else ("n", "k") if launched else (*SHAPE, "moved_bytes")
         for key in unused:
             if getattr(self, key):

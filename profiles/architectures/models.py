@@ -268,10 +268,8 @@ def _check_reference(reference: Table, model: Model) -> None:
     for key, pixels in (("height", model.height), ("width", model.width)):
         if pixels % model.multiple:
             raise reference.fail(key, f"must be a multiple of {model.multiple}")
-        if model.largest is not None and pixels > model.largest:
-            raise reference.fail(key, f"must be at most {model.largest}, the largest")
-        if pixels > MAX_SIDE:
-            raise reference.fail(key, f"must be at most {MAX_SIDE}")
+        if pixels > (most := model.largest or MAX_SIDE):
+            raise reference.fail(key, f"must be at most {most}")
     if model.frames > MAX_FRAMES:
         raise reference.fail("frames", f"must be at most {MAX_FRAMES}")
     if model.frame_chunk is None and (model.frames - 1) % model.frame_step:

@@ -67,14 +67,12 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
         inner_bytes = of.written_bytes * rank / of.n
         element_bytes = of.written_bytes / (of.heads * of.m * of.n)
         rows = {key: getattr(of, key) for key in ("count", "heads", "m", "image_m", "image_heads")}
-        yield Kernel(
-            "matmul", **rows, n=rank, k=of.k, read_bytes=of.read_bytes, written_bytes=inner_bytes,
-            weight_bytes=element_bytes * rank * of.k,
-        )  # fmt: skip
-        yield Kernel(
-            "matmul", **rows, n=of.n, k=rank, read_bytes=inner_bytes, written_bytes=of.written_bytes,
-            weight_bytes=element_bytes * rank * of.n,
-        )  # fmt: skip
+        down = rank, of.k, of.read_bytes, inner_bytes
+        for n, k, read_bytes, written_bytes in (down, (of.n, rank, inner_bytes, of.written_bytes)):
+            yield Kernel(
+                "matmul", **rows, n=n, k=k, read_bytes=read_bytes, written_bytes=written_bytes,
+                weight_bytes=element_bytes * n * k,
+            )  # fmt: skip
         elements = rows | {"m": of.m * of.n, "image_m": of.image_m * of.n}
         for read in (1, 2):
             yield Kernel(

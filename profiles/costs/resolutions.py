@@ -8,7 +8,7 @@ an autoencoder that takes frames in turn makes more passes of the same size.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import isqrt
+from math import sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -93,13 +93,12 @@ def check_whole_tokens(model: Model, component: Component, height: int, width: i
             rule = f"tokens of an image are not known of {component.name}, only its work at {known}: count it anew"
             raise wrong("resolution", f"is {in_words(height, width)}, but {rule}")
         return
-    area, rest = divmod(model.height * model.width * component.frames, component.image_tokens)
-    resolution, side = in_words(height, width), isqrt(area)
-    if rest or not side or side**2 != area or model.height % side or model.width % side:
-        side = 0  # its tokens are no squares of pixels
-    for name, pixels in (("width", width), ("height", height)) if side else ():
-        if pixels % side:
-            rule = f"no multiple of {side}, the pixels along a token of {component.name}"
+    side = sqrt(model.height * model.width * component.frames / component.image_tokens)
+    squares = side.is_integer() and not (model.height % side or model.width % side)
+    resolution = in_words(height, width)
+    for name, pixels in (("width", width), ("height", height)):
+        if squares and pixels % side:
+            rule = f"no multiple of {side:g}, the pixels along a token of {component.name}"
             raise wrong("resolution", f"is {resolution}, but {name}({pixels}) is {rule}")
     tokens = component.image_tokens * height * width / (model.height * model.width)
     if not tokens.is_integer():

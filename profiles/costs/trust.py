@@ -115,11 +115,11 @@ def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: boo
     if device in bands.exact:
         return None
     family = bands.family(device, timed=timed)
-    for one in _shipped():
+    for one in read_trust():
         same = one.kind == ALONE if num_gpus == 1 else strategy in one.strategies and one.kind != ALONE
         if (one.task, one.family) == (task, family) and same:
             return one
-    near = (one for one in _shipped() if (one.task, one.family, one.kind) == (task, family, NEAREST[task]))
+    near = (one for one in read_trust() if (one.task, one.family, one.kind) == (task, family, NEAREST[task]))
     kind = ALONE if num_gpus == 1 else strategy
     return Trust(task, family, kind, nearest=None if kind == NEAREST[task] else next(near, None))
 
@@ -137,13 +137,9 @@ def own_misses(task: str, model: str, device: str) -> str:
 
 
 @cache
-def _shipped() -> tuple[Trust, ...]:
-    return tuple(read_trust(TRUST))
-
-
-def read_trust(path: Path) -> list[Trust]:
+def read_trust(path: Path = TRUST) -> tuple[Trust, ...]:
     """Read the lines of a file."""
-    return list(map(_trust, read_rows(path, COLUMNS)))
+    return tuple(map(_trust, read_rows(path, COLUMNS)))
 
 
 def _trust(row: Row) -> Trust:

@@ -51,11 +51,6 @@ class ComponentCount:
         return self.spec.layers
 
     @property
-    def ends(self) -> tuple[str, ...]:
-        """Path of the module at whose return each layer ends."""
-        return tuple(layer.end for layer in self.layers)
-
-    @property
     def parameters(self) -> int:
         """Parameters of all layers."""
         return sum(work.parameters for work in self.work)
@@ -125,11 +120,10 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
     spec = spec if spec.layers else replace(spec, layers=tuple(_layers(spec, trace)))
     image_tokens = spec.image_tokens(height, width)
     text_tokens = max(attended(trace) - image_tokens, 0)
-    ends = [layer.end for layer in spec.layers]
     inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
     locked = [of for path in spec.locked for of in trace.module.get_submodule(path).parameters()]
-    tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs, locked)
-    exchanges = exchanges_of(trace, ends, spec.sums, image_tokens, text_tokens) if spec.sums else ()
+    tally = Tally(trace, spec.layers, inputs, locked)
+    exchanges = exchanges_of(trace, spec.layers, spec.sums, image_tokens, text_tokens) if spec.sums else ()
     known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
     return ComponentCount(
         spec=spec,
@@ -158,12 +152,12 @@ def _layers(spec: ComponentSpec, trace: Trace) -> Iterator[LayerSpec]:
     if not parts:
         raise ValueError("it has no list of blocks (nn.ModuleList) that one pass runs")
     block = -1
-    for unit, end, streams in parts:
-        name = unit.name
-        for part, instead in spec.names.items():
-            name = name.replace(part, instead)
-        block += spec.apart or unit.opens or block < 0
-        yield LayerSpec(name, block, unit.path if spec.ends else end, streams)
+    for part in parts:
+        name = part.name
+        for words, instead in spec.names.items():
+            name = name.replace(words, instead)
+        block += spec.apart or part.block or block < 0
+        yield part._replace(name=name, block=block, end=part.path if spec.ends else part.end)
 
 
 class _Beside(torch.autograd.Function):
@@ -191,9 +185,7 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
             if isinstance(part, nn.Linear) and part.weight.requires_grad:
                 part.register_forward_hook(partial(_beside, trained), with_kwargs=True)
         module.requires_grad_(False)
-        tally = Tally(
-            record(module, known.sample, grad=True), count.ends, [of.streams for of in count.layers], {}
-        )
+        tally = Tally(record(module, known.sample, grad=True), count.layers, {})
         saved = [max(size, work.saved_bytes) for size, work in zip(saved, tally.work, strict=True)]
     return tuple(saved)
 

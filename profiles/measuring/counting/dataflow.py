@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from profiles.architectures.kernels import FEW_ROWS
-from profiles.measuring.counting.specs import CLASSES
+from profiles.measuring.counting.specs import CLASSES, LayerSpec
 from profiles.measuring.counting.trace import Ran, Returned, Trace, aten, storage
 
 MODULES: Final = CLASSES["modules"]
@@ -99,20 +99,12 @@ def parts_of(module: nn.Module) -> list[Unit]:
     return units
 
 
-class Part(NamedTuple):
-    """A unit that one pass ran, the path of the module at whose return it ends, and how many streams that returns.
+def parts_run(trace: Trace, units: Sequence[Unit]) -> list[LayerSpec]:
+    """Layers of one pass, a unit each, in execution order; a unit that runs several times is merged with what holds it.
 
-    The last one ends with the whole. Streams are the hidden state: the first tensors in an output that have as many
-    dimensions and are read later.
+    ``block`` says whether the unit opens one. The last layer ends with the whole. Streams are the hidden state: the
+    first tensors in an output that have as many dimensions and are read later.
     """
-
-    unit: Unit
-    end: str
-    streams: int
-
-
-def parts_run(trace: Trace, units: Sequence[Unit]) -> list[Part]:
-    """Units in execution order; one that runs several times is merged with what holds it."""
     known = {unit.path: unit for unit in units}
     ran = [event for event in trace.events if isinstance(event, Returned) and event.path in known]
     paths = [event.path for event in ran]
@@ -120,7 +112,11 @@ def parts_run(trace: Trace, units: Sequence[Unit]) -> list[Part]:
         if times > 1:
             return parts_run(trace, _coarser(trace.module, units, path))
     ends = [*paths[:-1], ""][: len(paths)]
-    return [*map(Part, map(known.__getitem__, paths), ends, _streams(trace, ran))]
+    streams = _streams(trace, ran)
+    return [
+        LayerSpec(known[path].name, known[path].opens, end, count, path)
+        for path, end, count in zip(paths, ends, streams, strict=True)
+    ]
 
 
 def _coarser(module: nn.Module, units: Sequence[Unit], path: str) -> list[Unit]:
@@ -147,7 +143,7 @@ def _streams(trace: Trace, ran: Sequence[Returned]) -> Iterator[int]:
         yield max([*hidden, False].index(False), 1)
 
 
-def summed(trace: Trace, parts: Sequence[Part]) -> Iterator[str]:
+def summed(trace: Trace, parts: Sequence[LayerSpec]) -> Iterator[str]:
     """Yield the paths of the modules whose outputs tensor parallelism sums: after self-attention, and feed-forward.
 
     Devices divide the outputs of a linear of a block's tokens, what is made of them, and the inputs of the linear that
@@ -157,7 +153,7 @@ def summed(trace: Trace, parts: Sequence[Part]) -> Iterator[str]:
     returned, divided = trace.returned(), dict[int, bool]()
     if any(event.is_flat and event.args[4][0] for event in trace.events if isinstance(event, Ran)):
         return
-    for event, layer in trace.by_layer([part.end for part in parts]):
+    for event, layer in trace.by_layer(parts):
         if isinstance(event, Returned) and event.path == parts[layer].end:
             divided.clear()
         if not isinstance(event, Ran) or not event.launches:
@@ -165,7 +161,7 @@ def summed(trace: Trace, parts: Sequence[Part]) -> Iterator[str]:
         reads, operator = [storage(one) for one in event.reads], event.func.overloadpacket
         path = next((names[one] for one in reads if one in names), "")
         states = [divided[one] for one in reads if one in divided]
-        of_tokens = path.startswith(f"{parts[layer].unit.path}.") and event.writes[0].shape[-2:][0] > FEW_ROWS
+        of_tokens = path.startswith(f"{parts[layer].path}.") and event.writes[0].shape[-2:][0] > FEW_ROWS
         if operator in (aten.mm, aten.addmm) and of_tokens:
             while all(states) and states and path not in returned:
                 path = path.rpartition(".")[0]

@@ -16,7 +16,7 @@ import torch
 
 from profiles.architectures.kernels import DISPATCH, PRODUCTS, Kernel
 from profiles.measuring.counting.component import ComponentCount, ModelCount, build, latents_of, trace_of
-from profiles.measuring.counting.specs import DTYPES
+from profiles.measuring.counting.specs import DTYPES, LayerSpec
 from profiles.measuring.counting.tally import launched
 from profiles.measuring.counting.trace import Ran, Trace, storage
 
@@ -66,7 +66,7 @@ def component_kernels(
     times = Counter(samples)
     for sample, known in dict(zip(samples, count.traces, strict=True)).items():
         trace = known if counted else trace_of(spec, module, sample(*size))
-        layers, operators = _launches_of(trace, count), dispatched(trace, count.ends)
+        layers, operators = _launches_of(trace, count), dispatched(trace, count.layers)
         others = layers
         if spec.token_pixels and spec.resizes:
             others = _launches_of(trace_of(spec, module, sample(*other_size)), count)
@@ -95,10 +95,10 @@ its operands, allocating, and the module that calls it. All operators count with
 were fitted to rows counted in this way."""
 
 
-def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
+def dispatched(trace: Trace, parts: Sequence[LayerSpec]) -> list[int]:
     """Number of operators of each layer, views among them; an attention counts as ``ATTENTION_OPERATORS``."""
-    numbers = [0] * len(ends)
-    for event, layer in trace.by_layer(ends):
+    numbers = [0] * len(parts)
+    for event, layer in trace.by_layer(parts):
         if isinstance(event, Ran):
             attends = event.func.overloadpacket is torch.ops.diffusim.attention
             numbers[layer] += ATTENTION_OPERATORS if attends else 1
@@ -107,12 +107,12 @@ def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
 
 def _launches_of(trace: Trace, count: ComponentCount) -> Layers:
     """Launches of each layer, each with count 1; parts that grow with the pixels only where there is no other size."""
-    launches: Layers = [[] for _ in count.ends]
+    launches: Layers = [[] for _ in count.layers]
     held = trace.held()
     grows = count.image_tokens and not count.spec.resizes
     drawn = set(map(storage, latents_of(trace) if grows else ()))
     image, text, both = count.image_tokens, count.text_tokens, count.image_tokens + count.text_tokens
-    for event, layer in trace.by_layer(count.ends):
+    for event, layer in trace.by_layer(count.layers):
         if isinstance(event, Ran) and event.launches:
             drawn.update(map(storage, event.writes) if drawn.intersection(map(storage, event.reads)) else ())
             for kernel in launched(event, held):

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from profiles.errors import InputError, shown
 from profiles.measuring.counting.component import ModelCount, count_model
-from profiles.measuring.counting.dataflow import Part, Unit, attended, parts_of, parts_run, summed, units_of
+from profiles.measuring.counting.dataflow import attended, parts_of, parts_run, summed, units_of
 from profiles.measuring.counting.specs import Architecture, ComponentSpec, LayerSpec
 from profiles.measuring.counting.trace import Trace, blamed, record
 
@@ -33,9 +33,7 @@ def count_backbone(
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and value.shape[0] != 1:
             raise InputError(f"{key} is of {value.shape[0]} samples, must be of one: its first dimension 1")
     trace, parts = pass_of(module, sample)
-    layers = tuple(
-        LayerSpec(part.unit.name, number, part.end, part.streams) for number, part in enumerate(parts)
-    )
+    layers = tuple(LayerSpec(part.name, number, part.end, part.streams) for number, part in enumerate(parts))
     build, arguments = partial(without_weights, module), lambda *_: on_meta(sample)
     spec = ComponentSpec("backbone", build, arguments, layers, trainable=True, resizes=False)
     side = token_side(attended(trace), height, width)
@@ -59,7 +57,7 @@ def token_side(tokens: int, height: int, width: int) -> int:
     return side if tokens * side**2 < 4 * height * width else 0
 
 
-def pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[Part]]:
+def pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[LayerSpec]]:
     """Run one pass of a copy without weights on the meta device; return it with the parts that are layers.
 
     Parts are the blocks that the structure of the module shows, else its children.
@@ -69,7 +67,7 @@ def pass_of(module: nn.Module, sample: Mapping[str, Any]) -> tuple[Trace, list[P
         twin = without_weights(module)
         trained = any(parameter.requires_grad for parameter in twin.parameters())
         trace = record(twin, on_meta(sample), grad=trained)
-    whole = [Part(Unit("", name), "", 1)]
+    whole = [LayerSpec(name, 0, "")]
     return trace, parts_run(trace, units_of(twin) or parts_of(twin)) or whole
 
 

@@ -32,13 +32,14 @@ Sample = Callable[[int, int], dict[str, Any]]
 class LayerSpec(NamedTuple):
     """A layer by the path of the module at whose return it ends; ``tally`` says what it then holds.
 
-    The first ``streams`` tensors that the module returns are the hidden state.
+    The first ``streams`` tensors that the module returns are the hidden state. ``path`` is of the unit that it is.
     """
 
     name: str
     block: int
     end: str
     streams: int = 1
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

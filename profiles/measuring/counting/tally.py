@@ -24,6 +24,7 @@ from torch import Tensor
 
 from profiles.architectures.components import Exchange
 from profiles.architectures.kernels import PRODUCTS, Kernel
+from profiles.measuring.counting.specs import LayerSpec
 from profiles.measuring.counting.trace import Kept, Ran, Returned, Trace, aten, storage, tensor_bytes, tensors
 
 LOOKUPS: Final = {aten.embedding, aten.index, aten.index_select, aten.gather}
@@ -89,23 +90,22 @@ def _sums(works: Sequence[Work]) -> dict[str, Any]:
 class Tally:
     """Work of each layer of a trace.
 
-    Layers end at the return of the modules at ``ends``, whose first ``streams`` tensors are the hidden state (of the
-    whole, the first of most dimensions); ``inputs`` are tensors by the component that wrote them: the layers that read
-    them are noted; ``locked`` are parameters that nothing trains, even if they have gradients.
+    ``inputs`` are tensors by the component that wrote them: the layers that read them are noted. ``locked`` are
+    parameters that nothing trains, even if they have gradients. Of the whole, the hidden state is the first output of
+    most dimensions.
     """
 
     def __init__(
         self,
         trace: Trace,
-        ends: Sequence[str],
-        streams: Sequence[int],
+        layers: Sequence[LayerSpec],
         inputs: Mapping[str, Sequence[Tensor]],
         locked: Iterable[Tensor] = (),
     ) -> None:
         self.skips: list[tuple[int, int]] = []
         self.reads: Counter[tuple[str, int]] = Counter()
-        self._sums: list[Counter[str]] = [Counter() for _ in ends]
-        self._backward = [False] * len(ends)
+        self._sums: list[Counter[str]] = [Counter() for _ in layers]
+        self._backward = [False] * len(layers)
         self._inputs = {storage(t): (name, t) for name, some in inputs.items() for t in some}
         self._read: set[tuple[int, int]] = set()
         self._locked = set(map(storage, locked))
@@ -113,18 +113,19 @@ class Tally:
         self._held = trace.held()
         parameters = {storage(p): p for p in trace.module.parameters()}
         self._unread, self._saved = dict(parameters), set(parameters)
+        ends = [layer.end for layer in layers]
         order = [one.path for one in trace.events if isinstance(one, Returned) and one.path in ends]
-        assert order == list(ends), f"layers end with {order}, must end with {ends}"
-        for event, layer in trace.by_layer(ends):
+        assert order == ends, f"layers end with {order}, must end with {ends}"
+        for event, layer in trace.by_layer(layers):
             if isinstance(event, Ran):
                 self._run(event, layer)
             elif isinstance(event, Kept):
                 self._keep(event.tensor, layer)
             elif event.path in ends:
                 outputs = event.outputs if event.path else (max(event.outputs, key=Tensor.dim),)
-                self._end(outputs[: streams[layer]], layer)
+                self._end(outputs[: layers[layer].streams], layer)
         self._count_parameters(0, [*self._unread])
-        self.work = tuple(map(self._work, range(len(ends))))
+        self.work = tuple(map(self._work, range(len(layers))))
 
     def _run(self, ran: Ran, layer: int) -> None:
         self._count_parameters(layer, [storage(tensor) for tensor in ran.reads])
@@ -228,17 +229,17 @@ def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]] | None:
 
 
 def exchanges_of(
-    trace: Trace, ends: list[str], sums: str, image_tokens: int, text_tokens: int
+    trace: Trace, layers: Sequence[LayerSpec], sums: str, image_tokens: int, text_tokens: int
 ) -> Iterator[Exchange]:
     """Exchanges of one pass, in execution order.
 
     Keys and values, and sums, count the image alone: every device computes the text for itself. A halo is the
     rows that a patch sends from both of its edges; the first convolution has none, for the whole latent is
-    everywhere. Layers end at the return of ``ends``; ``sums`` is the regular expression of the submodules whose output
+    everywhere. ``sums`` is the regular expression of the submodules whose output
     tensor parallelism sums up; tokens are of one sample.
     """
     convolutions = 0
-    for event, layer in trace.by_layer(ends):
+    for event, layer in trace.by_layer(layers):
         if isinstance(event, Returned) and re.fullmatch(sums, event.path):
             elements = _image_elements(event.outputs, image_tokens, text_tokens)
             if elements:

@@ -32,6 +32,7 @@ from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
 from profiles.architectures.kernels import FEW_ROWS
 from profiles.errors import DiffusimError, InputError
+from profiles.measuring.counting.specs import LayerSpec
 
 
 @torch.library.custom_op("diffusim::attention", mutates_args=())
@@ -214,10 +215,11 @@ class Trace:
                 ended.add(event.path)
         return positions
 
-    def by_layer(self, ends: Sequence[str]) -> Iterator[tuple[Event, int]]:
-        """Each event with the index of the layer that it falls to; layers end at the return of ``ends``."""
-        for event, position in zip(self.events, self.positions(ends), strict=True):
-            yield event, min(position, len(ends) - 1)
+    def by_layer(self, layers: Sequence[LayerSpec]) -> Iterator[tuple[Event, int]]:
+        """Each event with the index of the layer that it falls to."""
+        positions = self.positions(layer.end for layer in layers)
+        for event, position in zip(self.events, positions, strict=True):
+            yield event, min(position, len(layers) - 1)
 
     def returned(self) -> dict[str, tuple[Tensor, ...]]:
         """Last outputs of each module by its path, in the order of their returns."""

@@ -89,12 +89,11 @@ def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
 
 def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: list[str]) -> Cluster:
     """Cluster with its ports' bandwidths; the fixed time of each link still counts as software."""
-    slowdowns = [factor for _, factor in measurement.slowdowns]
     inside, samples = Link("ideal", float("inf"), 0.0, 0.0), measurement.samples
     if measurement.devices_per_node > 1:
         inside = _link(samples, 1, kind, notes, measurement.devices_per_node)
     between = _link(samples, 2, "nic", notes) if measurement.num_nodes > 1 else None
-    slowdown = max(1.0, median(slowdowns)) if slowdowns else 1.0
+    slowdown = max(1.0, median(measurement.slowdowns or (1.0,)))
     size = measurement.devices_per_node, measurement.num_nodes
     free = Collectives(0.0, FULL_CURVES, FULL)
     of = load_device(device)
@@ -208,10 +207,9 @@ def _link_values(link: Link) -> dict[str, object]:
     values: dict[str, object] = {"kind": link.kind, "bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB}
     values |= {"latency_us": link.latency_s / MICROSECOND, "call_us": link.call_s / MICROSECOND}
     if link.kind == PCIE:
-        values["switch_size"] = link.switch_size
-        for name in ("switch", "host"):
-            bandwidth = getattr(link, f"{name}_bandwidth_bytes_per_s")
-            values[f"{name}_bandwidth_GB_per_s"] = bandwidth / GB
+        values |= {"switch_size": link.switch_size}
+        values["switch_bandwidth_GB_per_s"] = link.switch_bandwidth_bytes_per_s / GB
+        values["host_bandwidth_GB_per_s"] = link.host_bandwidth_bytes_per_s / GB
     return values
 
 

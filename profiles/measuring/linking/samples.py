@@ -73,7 +73,7 @@ class Measurement:
     num_nodes: int
     environment: str
     samples: tuple[Sample, ...]
-    slowdowns: tuple[tuple[str, float], ...] = ()
+    slowdowns: tuple[float, ...] = ()
     held_back: tuple[Sample, ...] = ()
 
     def judges(self) -> tuple[Sample, ...]:

@@ -234,7 +234,7 @@ def mean_s(call: Call, repeats: int) -> float:
     return timer.timeit(repeats).mean
 
 
-def _slowdowns(session: Session) -> Iterator[tuple[str, float]]:
+def _slowdowns(session: Session) -> Iterator[float]:
     """How much longer compute takes beside collectives of the largest size, by operation."""
     device, everyone = session.device, session.everyone
     elements = everyone.elements_of(session.sizes[-1])
@@ -245,7 +245,7 @@ def _slowdowns(session: Session) -> Iterator[tuple[str, float]]:
         repeats = _of_all_ranks(max(3, round(BESIDE_S / mean_s(call, 3))))[0]
         slowed_s = product_s(device, partial(mean_s, call, repeats))
         dist.barrier()
-        yield operation, median(_of_all_ranks(slowed_s / alone_s))
+        yield median(_of_all_ranks(slowed_s / alone_s))
 
 
 def _of_all_ranks(value: T) -> list[T]:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,16 +21,15 @@ Value = str | int | float
 
 def environment(device: torch.device) -> dict[str, Value]:
     """Machine, software and GPU of a measurement on a device."""
-    lines: list[str] = []
+    names: list[str] = []
     with suppress(OSError, UnicodeDecodeError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
-    said = (line for line in lines if line.startswith("model name"))
+        names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="ascii"))
     machine: dict[str, Value] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **{package: version(package) for package in ("torch", "diffusers", "transformers")},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": next((line.split(":", 1)[1].strip() for line in said), platform.machine()),
+        "processor": next(iter(names), platform.machine()),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
     }
@@ -37,8 +37,8 @@ def environment(device: torch.device) -> dict[str, Value]:
         return machine
     properties, driver = torch.cuda.get_device_properties(device), NOT_READ
     with suppress(OSError, subprocess.CalledProcessError):
-        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.check_output(asked, text=True).split()[0]
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.check_output(query, text=True).split()[0]
     return {
         **machine,
         "gpu": properties.name,

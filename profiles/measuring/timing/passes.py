@@ -159,11 +159,6 @@ class ComponentTimes(NamedTuple):
     batches: tuple[BatchTimes, ...]
     optimizer_s: float | None = None
 
-    @property
-    def name(self) -> str:
-        """Name of the component."""
-        return self.counted.spec.name
-
 
 class Subject:
     """A component, as it is counted, on a device, ready to run passes of ``size``: height and width in pixels."""

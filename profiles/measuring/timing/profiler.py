@@ -150,7 +150,7 @@ def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     rows = []
     for component in components:
         for batch in component.batches:
-            row = [component.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
+            row = [component.counted.spec.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
             for name, seconds in batch.layers.items():
                 total = sum(seconds)
                 row += [f"{1e3 * total:.2f}", f"{batch.sum_over_whole(name):.3f}"] if total else ["", ""]
@@ -166,16 +166,19 @@ def time_texts(
     whole, updates = [], []
     for component in components:
         for batch in component.batches:
-            of: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
+            of: dict[str, Value] = {"component": component.counted.spec.name, "batch_size": batch.batch}
             for quantity in QUANTITIES if component.counted.spec.trainable else QUANTITIES[:1]:
                 of[f"{quantity}_ms"] = _ms(batch.whole[quantity])
                 of[f"{quantity}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
             whole.append(of)
             columns = zip(*batch.layers.values(), strict=True)
-            rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
+            rows += (
+                [component.counted.spec.name, n, batch.batch, *map(_ms, times)]
+                for n, times in enumerate(columns)
+            )
         if component.optimizer_s is not None:
             recipe, ms = RECIPES[str(header["dtype"])], _ms(component.optimizer_s)
-            trained = {"component": component.name, "parameters": component.counted.trained}
+            trained = {"component": component.counted.spec.name, "parameters": component.counted.trained}
             updates.append(trained | {"recipe": recipe, "ms": ms})
     values = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {

@@ -115,7 +115,7 @@ def _handed_on(
     for path, module in twin.named_modules():
         module.register_forward_hook(lambda _, __, output, path=path: outputs.__setitem__(path, output))
     trace = record(twin, arguments, grad=False)
-    units = [part.unit.path for part in parts_run(trace, units_of(twin))]
+    units = [part.path for part in parts_run(trace, units_of(twin))]
     paths, layer = set(_parts(trace, twin, units, "")), 0
     parts, spans = list[Part](), dict[int, tuple[int, int]]()
     origins: dict[int, set[int]] = {}  # outputs from which the contents of a storage follow
