@@ -1,12 +1,13 @@
 """Bounds of samplers: seconds that no run of a layout can undercut.
 
-The first device of each stage is followed through its passes, on links that nobody shares.
+The evaluator follows the first device of each stage through its passes, on links that nobody shares.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
+from math import inf
 from typing import Final, NamedTuple
 
 from profiles.checks import BELOW_SUM
@@ -19,6 +20,8 @@ from strategies.plans.actions import Action, PatchAction
 from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Collective
+from strategies.plans.wiring import Slots
+from strategies.plans.worklist import Step, walk
 
 PASS: Final = PatchAction(0, 0, 0)
 
@@ -43,32 +46,30 @@ class Pass(NamedTuple):
 
 
 class _FirstDevice(SamplingBuilder):
-    """Clocks of the first device of a team instead of its ops, and of the exchanges in which it takes part.
-
-    Attributes:
-        free_s: when its last op has ended.
-        ready_s: when all is there that its next op waits for.
-        wire_s: when its last exchange has ended.
-    """
+    """Writes the steps of the first device of a team, and of the exchanges in which it takes part."""
 
     def __init__(self, layout: GridLayout, device: int) -> None:
         super().__init__(layout.placement, layout.scenario.calls)
-        self.network, self.device = layout.network, device
-        self.free_s = self.ready_s = self.wire_s = self.host_s = 0.0
-        self._ends_s: list[float] = []
-        self._computes = False
+        self.network, self.device, self.host_s = layout.network, device, 0.0
+        self._steps: list[list[Step]] = [[], []]
+        self._last: Slots = ()
+        self._waits: Slots = ()
+
+    def _step(self, row: int, waits: Slots, duration_s: float) -> Slots:
+        slot = len(self._steps[0]) + len(self._steps[1])
+        self._steps[row].append((waits, duration_s, ((slot, 0.0),)))
+        return (slot,)
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Append an op of the first device."""
         if device == self.device:
-            self.free_s = max(self.free_s, self.ready_s) + duration_s
+            self._last, self._waits = self._step(0, self._waits, duration_s), ()
             self.host_s += host_s
-            self._computes = True
 
     def expect(self, device: int, tensor: int) -> None:
         """Let the next op of the first device wait for a result."""
         if device == self.device:
-            self.ready_s = max(self.ready_s, self._ends_s[tensor])
+            self._waits += (tensor,)
 
     def collective(
         self,
@@ -86,18 +87,19 @@ class _FirstDevice(SamplingBuilder):
         if self.device not in devices:
             return -1
         route = _route(self.network, operation, tuple(devices), size_bytes, subgroup, calls=calls)
-        if self._computes and (len(devices) > 1 or subgroup):
+        if self._last and (len(devices) > 1 or subgroup):
             self.host_s += self.calls.collective_s(dispatched_as or operation, calls)
-        self.wire_s = max(self.wire_s, self.free_s) + route.fixed_s + route.wire_s
-        self._ends_s.append(self.wire_s)
-        result = len(self._ends_s) - 1
+        (result,) = self._step(1, self._last, route.fixed_s + route.wire_s)
         if wait:
             self.expect(self.device, result)
         return result
 
     def measure(self) -> Pass:
         """The pass: seconds until the device is free again, and those of its host."""
-        return Pass(max(self.free_s, self.ready_s), self.host_s)
+        self.compute(self.device, PASS, 0.0)
+        rows = self._steps
+        starts = walk(rows, [inf] * sum(map(len, rows)), (0.0, 0.0))
+        return Pass(starts[0][-1], self.host_s)
 
 
 def _route(
