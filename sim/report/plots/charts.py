@@ -186,7 +186,7 @@ def is_finite(value: object) -> bool:
 def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with plain numbers at its ticks."""
     axes.set(**{f"{which}scale": "log"})
-    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis = getattr(axes, f"{which}axis")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axis.set_major_formatter(StrMethodFormatter(PLAIN))
     axis.set_minor_locator(NullLocator())

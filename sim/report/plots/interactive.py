@@ -148,22 +148,21 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     points, of_points = map(list, zip(*points_of(sweeps).values(), strict=True))
     info, values = plot_sweep_info(of_points), tried(points)
     figure = go.Figure(layout=_layout(height=560, hovermode="closest"))
-    places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
     for name in info.strategies:
         numbers = [number for number, point in enumerate(points) if point.name == name]
         texts = [_point_words(points[number], values) for number in numbers]
         figure.add_scatter(**_markers(name, numbers, info), text=texts, hoverinfo="text")
-    front = [(one.peak_memory_bytes / GIB, info.height(one)) for one in info.front]
+    x, y = info.places(info.front)
     figure.add_scatter(
-        name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], mode="lines",
+        name="Pareto front", x=x, y=y, mode="lines",
         line={"color": FRONT, "shape": "hv"}, hoverinfo="skip",
     )  # fmt: skip
     if best in points:
-        x, y = places[points.index(best)]
+        x, y = info.places([info.points[points.index(best)]])
         ring = {"size": 24, "symbol": "circle-open", "color": BEST_COLOUR, "line": {"width": 3}}
-        figure.add_scatter(name=RECOMMENDED, x=[x], y=[y], mode="markers", marker=ring, hoverinfo="skip")
+        figure.add_scatter(name=RECOMMENDED, x=x, y=y, mode="markers", marker=ring, hoverinfo="skip")
     limit = sweeps[0].scenario.cluster.device.memory_bytes
-    if limit is not None and max(x for x, _ in places) > NEAR * limit / GIB:
+    if limit is not None and max(of.peak_memory_bytes for of in info.points) > NEAR * limit:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
     figure.update_xaxes(title="peak memory of a GPU in GiB")
     figure.update_yaxes(title=info.label)
@@ -178,9 +177,10 @@ def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, An
     seams = not all(point.recommended for point in points)
     colour, marker = strategy_look(name)
     least = 11 if len(info.points) <= CROWD else 7
+    x, y = info.places(points)
     return {
         "name": label_of(name, seams=seams), "mode": "markers", "opacity": FADED if seams else 1.0,
-        "x": [point.peak_memory_bytes / GIB for point in points], "y": [info.height(point) for point in points],
+        "x": x, "y": y,
         "marker": {
             "color": colour, "symbol": LOOKS["symbols"][marker], "line": {"color": INK, "width": 0.6},
             "size": [least + 2.5 * np.log2(point.num_gpus or 1) for point in points],

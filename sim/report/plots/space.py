@@ -81,9 +81,10 @@ class SweepInfo(NamedTuple):
         """The strategies, in the order of the points."""
         return list(dict.fromkeys(point.strategy for point in self.points))
 
-    def height(self, point: SweepPoint) -> float:
-        """Return the coordinates at which a point is drawn."""
-        return (point.latency_s or 0.0) if self.by_latency else point.samples_per_s
+    def places(self, points: Sequence[SweepPoint]) -> tuple[list[float], list[float]]:
+        """Return the GiB, and the latencies or throughputs, at which points are drawn."""
+        heights = [(of.latency_s or 0.0) if self.by_latency else of.samples_per_s for of in points]
+        return [of.peak_memory_bytes / GIB for of in points], heights
 
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
@@ -129,21 +130,26 @@ def plot_sweep(
     for name in info.strategies:
         _scatter(axes, info, name)
     if (best := info.best) is not None:
-        place = best.peak_memory_bytes / GIB, info.height(best)
+        across, up = info.places([best])
         axes.plot(
-            *place, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR,
+            across, up, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR,
             zorder=3, label=RECOMMENDED,
         )  # fmt: skip
         number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
         axes.annotate(
-            f"{best.strategy}, {number}", place, textcoords="offset points", ha="center", fontsize=9, zorder=4,
+            f"{best.strategy}, {number}", (across[0], up[0]), textcoords="offset points", ha="center", fontsize=9, zorder=4,
             xytext=(0, -19 if info.by_latency else 12), color=charts.ink(),
             bbox={"facecolor": axes.get_facecolor(), "alpha": 0.8, "linewidth": 0, "pad": 1},
         )  # fmt: skip
     if info.front:
-        front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
-        across, up = zip(*front, strict=True)
-        axes.step(across, up, where="post", color=charts.FRONT, linewidth=1.6, zorder=1, label="Pareto front")
+        axes.step(
+            *info.places(info.front),
+            where="post",
+            color=charts.FRONT,
+            linewidth=1.6,
+            zorder=1,
+            label="Pareto front",
+        )
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
         x, label = memory_bytes / GIB, "memory of a GPU"
         axes.axvline(x, label=label, color=charts.LIMIT, linestyle="--", linewidth=1.2, zorder=0)
@@ -167,7 +173,7 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
         alike = [point for point in points if point.fits_memory == fits]
         if alike:
             axes.scatter(
-                [point.peak_memory_bytes / GIB for point in alike], [info.height(point) for point in alike],
+                *info.places(alike),
                 s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
                 marker=marker, facecolor=colour if fits else "none", edgecolor=charts.ink() if fits else colour,
                 linewidth=0.5 if fits else 1.2, alpha=FADED if seams else None, zorder=2, label=label,
@@ -175,8 +181,9 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
             label = None
     for point in points:
         if point.band is not None:
-            place = point.peak_memory_bytes / GIB
-            axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=0.35, zorder=1)
+            axes.vlines(
+                point.peak_memory_bytes / GIB, *point.band, colors=colour, linewidth=0.8, alpha=0.35, zorder=1
+            )
 
 
 class Winner(NamedTuple):
