@@ -137,19 +137,13 @@ def plot_sweep(
         )  # fmt: skip
         number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
         axes.annotate(
-            f"{best.strategy}, {number}", (across[0], up[0]), textcoords="offset points", ha="center", fontsize=9, zorder=4,
-            xytext=(0, -19 if info.by_latency else 12), color=charts.ink(),
+            f"{best.strategy}, {number}", (across[0], up[0]), textcoords="offset points", ha="center", fontsize=9,
+            zorder=4, xytext=(0, -19 if info.by_latency else 12), color=charts.ink(),
             bbox={"facecolor": axes.get_facecolor(), "alpha": 0.8, "linewidth": 0, "pad": 1},
         )  # fmt: skip
     if info.front:
-        axes.step(
-            *info.places(info.front),
-            where="post",
-            color=charts.FRONT,
-            linewidth=1.6,
-            zorder=1,
-            label="Pareto front",
-        )
+        look: dict[str, Any] = {"where": "post", "color": charts.FRONT, "linewidth": 1.6, "zorder": 1}
+        axes.step(*info.places(info.front), label="Pareto front", **look)
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
         x, label = memory_bytes / GIB, "memory of a GPU"
         axes.axvline(x, label=label, color=charts.LIMIT, linestyle="--", linewidth=1.2, zorder=0)
