@@ -38,7 +38,7 @@ def test_a_verdict_says_that_the_image_of_the_best_is_approximate(capsys):
     line = ("image", f"approximate: {STALE}")
     assert line in sweep.verdict.lines
     assert sweep.verdict._repr_html_().count(line[1]) == sweep.verdict.markdown().count(line[1]) == 1
-    print_rows_json(sweep)
+    print_rows_json([sweep])
     assert json.loads(capsys.readouterr().out)[0]["verdict"]["approximation"] == STALE
     assert f"approximate: {STALE}" in sweep.best._repr_html_()
 

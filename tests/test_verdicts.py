@@ -101,7 +101,7 @@ def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
 
 
 def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdict, capsys):
-    print_rows_json(trained)
+    print_rows_json([trained])
     first, *others = json.loads(capsys.readouterr().out)
     said = first.pop("verdict")
     assert first == json.loads(json.dumps(trained.rows()[0]))

@@ -43,10 +43,10 @@ VARIED: Final = Column("strategy", words=True), Column("how", 2, words=True, wid
 MEMORY: Final = Column("memory\nGiB")
 
 
-def print_rows_json(answer: Sweep | Scaling | Clusters) -> None:
-    """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
+def print_rows_json(sweeps: Iterable[Sweep]) -> None:
+    """Print all rows of sweeps as one JSON list; that of each sweep's recommended point also holds its verdict."""
     every: list[dict[str, Any]] = []
-    for sweep in (answer,) if isinstance(answer, Sweep) else answer:
+    for sweep in sweeps:
         points, verdict = rows(sweep), verdict_of(sweep)
         if verdict:
             points[0]["verdict"] = verdict.to_json()

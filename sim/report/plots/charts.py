@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from profiles.errors import InputError, near_or_all, shown
-from profiles.outputs import FIGURES, check_ending
+from profiles.outputs import FIGURES, check_ending, whole_file
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
@@ -87,10 +87,8 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
     check_ending("figure", path, FIGURES)
     ending = path.suffix.lower()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending, {})
-    try:
-        figure.savefig(path, format=ending[1:], dpi=DOTS_PER_INCH, metadata=metadata)
-    except OSError as error:
-        raise InputError(f"figure '{path}' cannot be written: {error.strerror or error}") from None
+    with whole_file(path) as file:
+        figure.savefig(file, format=ending[1:], dpi=DOTS_PER_INCH, metadata=metadata)
 
 
 def as_html(figure: Figure) -> str:
