@@ -7,7 +7,7 @@ from math import inf, ulp
 from numbers import Integral, Real
 from os import PathLike, fspath
 from sys import float_info
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from profiles.errors import InputError, shown
 
@@ -22,22 +22,36 @@ SHARE: Final[Span] = (0.0, 1.0)
 POSITIVE_SHARE: Final[Span] = (ulp(0.0), 1.0)
 
 
+Count = Annotated[int, AT_LEAST_1]
+Positive = Annotated[float, POSITIVE]
+Proportion = Annotated[float, SHARE]
+PositiveShare = Annotated[float, POSITIVE_SHARE]
+"""Types of fields whose spans are declared with them; of texts, the choices are: ``Annotated[str, ("a", "b")]``."""
+
+
 def check_fields(owner: str, made: object, **spans: Span) -> None:
-    """Refuse integers and numbers of a dataclass that are not in their span: from 0, and finite, if none is given."""
+    """Refuse fields of a dataclass that break the rules of their types; numbers without one are from 0, and finite."""
     kind: Any = type(made)
-    for key, whole, optional in _numbers_of(kind):
+    for key, plain, optional, rule in types_of(kind):
         value = getattr(made, key)
-        if not (optional and value is None):
-            check_number(owner, key, value, spans.get(key, FINITE), whole=whole)
+        if optional and value is None:
+            continue
+        if plain in (int, float):
+            check_number(owner, key, value, spans.get(key, rule), whole=plain is int)
+        elif rule is not FINITE:
+            check_choice(owner, key, value, rule)
 
 
 @cache
-def _numbers_of(made: type[Any]) -> tuple[tuple[str, bool, bool], ...]:
-    """The numbers among the fields of a dataclass: their names, and whether they are integers and may be None."""
-    kinds: dict[Any, tuple[bool, bool]] = {
-        float: (False, False), float | None: (False, True), int: (True, False), int | None: (True, True),
-    }  # fmt: skip
-    return tuple((field.name, *kinds[field.type]) for field in fields(made) if field.type in kinds)
+def types_of(made: type[Any]) -> tuple[tuple[str, Any, bool, Any], ...]:
+    """The fields of a dataclass: their names, types without rules and None, whether None may be, and rules."""
+    types = list[tuple[str, Any, bool, Any]]()
+    for field in fields(made):
+        optional = type(None) in get_args(field.type)
+        of = get_args(field.type)[0] if optional else field.type
+        plain, rule = get_args(of) if get_origin(of) is Annotated else (of, FINITE)
+        types.append((field.name, plain, optional, rule))
+    return tuple(types)
 
 
 def check_number(owner: str, key: str, value: float, span: Span = FINITE, *, whole: bool = False) -> None:

@@ -9,6 +9,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+from profiles.checks import types_of
 from profiles.errors import InputError, near, one_line, shown
 from profiles.units import keys_of
 
@@ -117,10 +118,7 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     return float(value)
 
 
-READERS: Final[dict[Any, str]] = {
-    **{str: "text", bool: "flag", int: "integer", float: "number"},
-    **{int | None: "integer", float | None: "number"},
-}
+READERS: Final[dict[Any, str]] = {str: "text", bool: "flag", int: "integer", float: "number"}
 """Methods that read the fields of a dataclass, by their types."""
 
 
@@ -209,15 +207,15 @@ class _Values:
 
     def fields_of(self, kind: type[Any]) -> dict[str, Any]:
         """The texts, numbers and flags of a dataclass that stand here, by the names of its fields, in SI units."""
-        values = dict[str, Any]()
-        for field in fields(kind):
-            if read := READERS.get(field.type):
-                keys = keys_of(field.name)
+        values, of = dict[str, Any](), cast("Any", kind)
+        for name, plain, *_ in types_of(of):
+            if read := READERS.get(plain):
+                keys = keys_of(name)
                 self._asked.add(keys[0][0])
                 for key, factor in keys:
                     if key in self:
                         value = getattr(self, read)(key)
-                        values[field.name] = value * factor if read == "number" else value
+                        values[name] = value * factor if read == "number" else value
         return values
 
     def made(self, kind: type[T], /, **given: Any) -> T:

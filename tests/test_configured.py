@@ -195,11 +195,10 @@ def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message, a
         counted(config, **asked)
 
 
-def test_a_missing_file_a_bad_name_and_options_of_the_other_way_are_one_line(write, capsys):
+def test_a_missing_file_and_options_of_the_other_way_are_one_line(write, capsys):
     path = str(write(UNET))
     for options, message in (
         (["--config", f"{path}x"], "no such file"),
-        (["--config", path, "--name", "My Unet"], "--name is 'My Unet'"),
         (["--model", "sd21", "--text-tokens", "7"], "--text-tokens goes with --config"),
     ):
         assert main(["count", *options]) == 2

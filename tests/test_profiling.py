@@ -199,8 +199,8 @@ def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys
         (["--model", "tinny"], "unknown model 'tinny'; choose from "),
         (["--components", "unet,vae"], "unknown component 'vae' of Tiny Stable Diffusion; choose from "),
         (
-            ["--batch-sizes", "100000000"],
-            "vae_encoder at 32x32, batch 100000000: memory ran out; choose smaller ",
+            ["--height", f"{2**20}", "--width", f"{2**20}"],
+            "vae_encoder at 1048576x1048576, batch 1: memory ran",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

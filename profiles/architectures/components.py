@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Annotated, Final
 
 from profiles.architectures.kernel_tables import KernelTable
 from profiles.architectures.kernels import Kernel
 from profiles.checks import (
     AT_LEAST_1,
     FINITE,
-    POSITIVE,
-    SHARE,
+    Count,
+    Positive,
+    Proportion,
     check_choice,
     check_counts,
     check_distinct,
@@ -47,7 +48,7 @@ class Layer:
     block: int
     name: str
     parameters: int
-    backward: str
+    backward: Annotated[str, BACKWARDS]
     conv_flop: float = 0.0
     matmul_flop: float = 0.0
     attention_flop: float = 0.0
@@ -59,9 +60,7 @@ class Layer:
     adapted_share: float = 1.0
 
     def __post_init__(self) -> None:
-        owner = f"layer '{self.name}'"
-        check_choice(owner, "backward", self.backward, BACKWARDS)
-        check_fields(owner, self)
+        check_fields(f"layer '{self.name}'", self)
 
     def grown(self, tokens: float) -> "Layer":
         """The layer on so many times the tokens: self-attention grows with their square, all else with them."""
@@ -105,12 +104,11 @@ class Exchange:
     """A point where the patches of one layer need one another; ``elements`` per sample, whole image."""
 
     layer: int
-    kind: str
+    kind: Annotated[str, EXCHANGES]
     elements: int
     heads: int
 
     def __post_init__(self) -> None:
-        check_choice("exchange", "kind", self.kind, EXCHANGES)
         check_fields("exchange", self, heads=AT_LEAST_1 if self.kind == "key_value" else FINITE)
 
 
@@ -119,12 +117,12 @@ class MeasuredTime:
     """Measured seconds of one layer's passes over a whole batch of one size."""
 
     layer: int
-    batch_size: int
+    batch_size: Count
     forward_s: float
     backward_s: float
 
     def __post_init__(self) -> None:
-        check_fields("measured time", self, batch_size=AT_LEAST_1)
+        check_fields("measured time", self)
 
 
 @dataclass(frozen=True)
@@ -166,28 +164,26 @@ class Component:
     image_tokens: int
     text_tokens: int
     carried_bytes: float
-    self_conditioning: float
+    self_conditioning: Proportion
     layers: tuple[Layer, ...]
     skips: tuple[Skip, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     times: tuple[tuple[str, tuple[MeasuredTime, ...]], ...] = ()
     reads: tuple[Read, ...] = ()
     tasks: tuple[str, ...] = ("train", "sample")
-    frames: int = 1
-    passes: int = 1
+    frames: Count = 1
+    passes: Count = 1
     latent_bytes: float = 0.0
     kernels: tuple[tuple[Kernel, ...], ...] = ()
     half_kernels: tuple[tuple[Kernel, ...], ...] = ()
     cacheable: bool = True
     adapters: tuple[tuple[Kernel, ...], ...] = ()
-    gradients: str = GRADIENTS[0]
-    experts: int = 1
+    gradients: Annotated[str, GRADIENTS] = GRADIENTS[0]
+    experts: Count = 1
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
-        check_choice(owner, "gradients", self.gradients, GRADIENTS)
-        counts = dict.fromkeys(("frames", "passes", "experts"), AT_LEAST_1)
-        check_fields(owner, self, self_conditioning=SHARE, **counts)
+        check_fields(owner, self)
         if self.experts > 1 and not self.trainable:
             raise InputError(f"{owner}: experts is {self.experts}, must be 1 of a frozen component")
         check_distinct(owner, "tasks", self.tasks)
@@ -330,14 +326,12 @@ class Anchor:
     """
 
     device: str
-    height: int
-    width: int
-    batch: int
-    steps: int
-    latency_s: float
+    height: Count
+    width: Count
+    batch: Count
+    steps: Count
+    latency_s: Positive
     source: str
 
     def __post_init__(self) -> None:
-        counts = ("height", "width", "batch", "steps")
-        spans = dict.fromkeys(counts, AT_LEAST_1)
-        check_fields(f"anchor of {self.device}", self, latency_s=POSITIVE, **spans)
+        check_fields(f"anchor of {self.device}", self)

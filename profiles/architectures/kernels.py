@@ -5,9 +5,9 @@ Precision decides casts too, so kernels are counted in each that a model runs in
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
-from profiles.checks import AT_LEAST_1, FINITE, check_choice, check_fields, check_number
+from profiles.checks import AT_LEAST_1, FINITE, Count, check_fields, check_number
 from profiles.errors import InputError
 
 PRODUCTS: Final = {"matmul": 2, "conv": 2, "attention": 4}
@@ -47,8 +47,8 @@ class Kernel:
             has operands of its own.
     """
 
-    kind: str
-    count: int
+    kind: Annotated[str, KINDS]
+    count: Count
     heads: int = 0
     m: int = 0
     n: int = 0
@@ -62,10 +62,9 @@ class Kernel:
 
     def __post_init__(self) -> None:
         owner = "kernel"
-        check_choice(owner, "kind", self.kind, KINDS)
         product, launched = self.kind in PRODUCTS, self.kind != DISPATCH
         heads, of = (AT_LEAST_1 if there else FINITE for there in (launched, product))
-        check_fields(owner, self, count=AT_LEAST_1, heads=heads, m=of, n=of, k=of)
+        check_fields(owner, self, heads=heads, m=of, n=of, k=of)
         for key in ("heads", "m", "n"):
             check_number(owner, f"image_{key}", getattr(self, f"image_{key}"), (0, getattr(self, key)))
         unused = () if product else ("n", "k") if launched else (*SHAPE, "moved_bytes")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from profiles.architectures.component_files import (
     DTYPES,
@@ -16,7 +16,7 @@ from profiles.architectures.component_files import (
     read_tables,
 )
 from profiles.architectures.components import TASKS, Anchor, Component, Skip
-from profiles.checks import AT_LEAST_1, check_choice, check_distinct, check_fields, check_name
+from profiles.checks import Count, check_choice, check_distinct, check_fields, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, path_kind
 from profiles.names import known_name, unknown_name
@@ -28,11 +28,6 @@ GUIDANCES: Final = ("batch", "none", "embedded")
 MAX_SIDE: Final = 65536
 """Pixels of the longest side of an image."""
 MAX_FRAMES: Final = 65536
-COUNTS: Final = (
-    *("height", "width", "multiple", "largest", "frames", "frame_step"),
-    *("steps", "predictions", "samples_per_gpu"),
-)
-"""Fields of a model that are at least 1."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +61,23 @@ class Model:
     name: str
     title: str
     source: str
-    dtype: str
-    height: int
-    width: int
+    dtype: Annotated[str, DTYPES]
+    height: Count
+    width: Count
     components: tuple[Component, ...]
-    guidance: str = "batch"
+    guidance: Annotated[str, GUIDANCES] = "batch"
     anchors: tuple[Anchor, ...] = ()
     anchor_backbones: tuple[Component, ...] = ()
-    multiple: int = 1
-    largest: int | None = None
-    frames: int = 1
-    frame_step: int = 1
-    frame_chunk: int | None = None
+    multiple: Count = 1
+    largest: Count | None = None
+    frames: Count = 1
+    frame_step: Count = 1
+    frame_chunk: Count | None = None
     resized_from: tuple[int, int] | None = None
-    predictions: int = 2
-    steps: int | None = None
+    predictions: Count = 2
+    steps: Count | None = None
     frames_from: int | None = None
-    samples_per_gpu: int = 32
+    samples_per_gpu: Count = 32
     samples_source: str = ""
     sizes: tuple[tuple[str, str], ...] = ()
 
@@ -104,9 +99,7 @@ class Model:
 
     def __post_init__(self) -> None:
         owner = f"model {self.name}"
-        check_choice(owner, "dtype", self.dtype, DTYPES)
-        check_choice(owner, "guidance", self.guidance, GUIDANCES)
-        check_fields(owner, self, **dict.fromkeys(COUNTS, AT_LEAST_1))
+        check_fields(owner, self)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
         for component in self.components:

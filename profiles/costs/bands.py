@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import exp, hypot, inf, log, log2
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from profiles.checks import AT_LEAST_1, POSITIVE_SHARE, check_fields
+from profiles.checks import AT_LEAST_1, PositiveShare, check_fields
 from profiles.files import load_toml
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
@@ -42,11 +42,11 @@ ROUNDING: Final = 1e-9
 class Band:
     """Factors on an estimate between which eight of ten measured values lie; 1 is always among them."""
 
-    low: float = 1.0
-    high: float = 1.0
+    low: PositiveShare = 1.0
+    high: Annotated[float, AT_LEAST_1] = 1.0
 
     def __post_init__(self) -> None:
-        check_fields("band", self, low=POSITIVE_SHARE, high=AT_LEAST_1)
+        check_fields("band", self)
 
     @classmethod
     def within(cls, spread: float) -> "Band":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from profiles.checks import POSITIVE, check_fields
+from profiles.checks import Positive, check_fields
 from profiles.costs.bands import Uncertainty
 from profiles.errors import wrong
 
@@ -22,11 +22,11 @@ DOING: Final[Mapping[str, str]] = {"train": "training", "sample": "sampling"}
 class Calibration:
     """A factor on seconds of compute, and what it is from."""
 
-    factor: float = 1.0
+    factor: Positive = 1.0
     source: str = ""
 
     def __post_init__(self) -> None:
-        check_fields("calibration", self, factor=POSITIVE)
+        check_fields("calibration", self)
 
     def __str__(self) -> str:
         return f"times {self.factor:.2f}, from {self.source}" if self.source else f"times {self.factor:.2f}"

@@ -8,9 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from profiles.checks import AT_LEAST_1, FINITE, POSITIVE, RATE, Span, check_choice, check_fields, is_number
+from profiles.checks import (
+    AT_LEAST_1,
+    FINITE,
+    POSITIVE,
+    RATE,
+    Count,
+    Span,
+    check_choice,
+    check_fields,
+    is_number,
+)
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
@@ -56,8 +66,8 @@ class Link:
         rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, through its own adapter.
     """
 
-    kind: str
-    bandwidth_bytes_per_s: float
+    kind: Annotated[str, LINKS]
+    bandwidth_bytes_per_s: Annotated[float, RATE]
     latency_s: float
     call_s: float
     switch_size: int = 0
@@ -69,9 +79,8 @@ class Link:
     other_socket_size: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("link", "kind", self.kind, LINKS)
         owner, own = f"{self.kind} link", OWN_FIELDS.get(self.kind, {})
-        check_fields(owner, self, bandwidth_bytes_per_s=RATE, **NARROWER | own)
+        check_fields(owner, self, **NARROWER | own)
         for field in fields(self)[4:]:
             if field.name not in own and getattr(self, field.name) != field.default:
                 raise InputError(f"{owner}: {field.name} must be left out")
@@ -106,20 +115,19 @@ class Cluster:
     name: str
     source: str
     device: Device
-    devices_per_node: int
-    max_nodes: int
-    overlap_slowdown: float
+    devices_per_node: Count
+    max_nodes: Count
+    overlap_slowdown: Annotated[float, AT_LEAST_1]
     intra_node: Link
     inter_node: Link | None
     collectives: Collectives
     host: Host = BOX
-    links: str = ""
+    links: Annotated[str, EVIDENCE] = ""
     changes: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:
-        owner, counts = f"cluster {self.name}", ("devices_per_node", "max_nodes")
-        check_fields(owner, self, overlap_slowdown=AT_LEAST_1, **dict.fromkeys(counts, AT_LEAST_1))
-        check_choice(owner, "links", self.links, EVIDENCE)
+        owner = f"cluster {self.name}"
+        check_fields(owner, self)
         check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
         if self.inter_node is not None:
             check_choice(

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.checks import POSITIVE, check_fields
+from profiles.checks import Positive, check_fields
 from profiles.files import Table
 from profiles.machines.laws import MEMORY_KINDS, AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
 from profiles.names import file_of
@@ -111,12 +111,12 @@ class Device:
 
     name: str
     source: str
-    memory_bytes: float | None
+    memory_bytes: Positive | None
     rates: Rates | None
     own_laws: Laws | None = None
 
     def __post_init__(self) -> None:
-        check_fields(f"device {self.name}", self, memory_bytes=POSITIVE)
+        check_fields(f"device {self.name}", self)
 
     @property
     def laws(self) -> Laws | None:

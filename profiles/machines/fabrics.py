@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from profiles.checks import (
     FINITE,
     POSITIVE_SHARE,
     RATE,
-    SHARE,
+    Proportion,
     Span,
     check_choice,
     check_distinct,
@@ -99,15 +99,14 @@ class Collectives:
     fixed_s: Curves = ()
     step_s: float | None = None
     middle_most: float = inf
-    all_reduce_by: str = RING
-    own_part: float = 0.0
+    all_reduce_by: Annotated[str, ALGORITHMS] = RING
+    own_part: Proportion = 0.0
     between: Between | None = None
     across: Curves = ()
 
     def __post_init__(self) -> None:
-        _check_laws("collectives", self, own_part=SHARE)
+        _check_laws("collectives", self)
         _check_curve("collectives", "nodes", self.nodes, POSITIVE_SHARE)
-        check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
         for operation, curve in self.across:
             check_choice("collectives", "across", operation, OPERATIONS)
             _check_curve("collectives", f"across.{operation}", curve, POSITIVE_SHARE)
@@ -147,9 +146,9 @@ def interpolate(curve: Curve, argument: float) -> float:
     return float(np.interp(argument, arguments, values))
 
 
-def _check_laws(owner: str, laws: Between | Collectives, **spans: Span) -> None:
+def _check_laws(owner: str, laws: Between | Collectives) -> None:
     """Refuse what breaks a rule of both: an efficiency that is not of all operations, or a number or curve."""
-    check_fields(owner, laws, middle_most=RATE, **spans)
+    check_fields(owner, laws, middle_most=RATE)
     for key, span in (("efficiency", POSITIVE_SHARE), ("middle", FINITE), ("fixed_s", FINITE)):
         curves: Curves = getattr(laws, key)
         names = [operation for operation, _ in curves]

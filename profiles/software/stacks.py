@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from profiles.checks import POSITIVE_SHARE, SHARE, check_choice, check_fields
+from profiles.checks import PositiveShare, Proportion, check_choice, check_fields
 from profiles.files import Table, load_toml
 from profiles.names import file_of
 from profiles.units import MICROSECOND
@@ -49,13 +49,13 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
 class Shares:
     """Shares of the device's laws that kernels reach, above 0 and up to 1, by class of kernels."""
 
-    matmul: float = 1.0
-    conv: float = 1.0
-    attention: float = 1.0
-    memory: float = 1.0
+    matmul: PositiveShare = 1.0
+    conv: PositiveShare = 1.0
+    attention: PositiveShare = 1.0
+    memory: PositiveShare = 1.0
 
     def __post_init__(self) -> None:
-        check_fields("rates", self, **dict.fromkeys(RATES, POSITIVE_SHARE))
+        check_fields("rates", self)
 
     def scaled(self, factor: float) -> "Shares":
         """All shares multiplied."""
@@ -69,14 +69,14 @@ class Fusion:
     Where a kind loses its traffic, its neighbours read and write for it.
     """
 
-    pointwise: float = 1.0
-    group_norm: float = 1.0
-    layer_norm: float = 1.0
-    softmax: float = 1.0
-    copy: float = 1.0
+    pointwise: Proportion = 1.0
+    group_norm: Proportion = 1.0
+    layer_norm: Proportion = 1.0
+    softmax: Proportion = 1.0
+    copy: Proportion = 1.0
 
     def __post_init__(self) -> None:
-        check_fields("fusion", self, **dict.fromkeys(FUSED, SHARE))
+        check_fields("fusion", self)
 
 
 @dataclass(frozen=True, slots=True)
