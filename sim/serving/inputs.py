@@ -1,5 +1,6 @@
 """Inputs of serving: questions made from arguments; traces, mixes, SLOs and prices read from files and words."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass, replace
@@ -100,13 +101,13 @@ def _policies(given: Any) -> list[Policy]:  # noqa: ANN401
         if not isinstance(made, Policy) or not is_dataclass(made):
             raise InputError(f"`policy` is {shown(given)}, must be a name or a policy: a dataclass")
         return [made]
-    found: list[Policy] = []
-    for name in (part.strip() for part in given.split(",")):
+    chosen: list[Policy] = []
+    for name in map(str.strip, given.split(",")):
         known = known_name("policy", name, policies())
         if known is None:
             raise unknown_name("policy", name, policies())
-        found.append(policies()[known]())
-    return found
+        chosen.append(policies()[known]())
+    return chosen
 
 
 def _check_policies(options: ServingOptions, chosen: Sequence[Policy]) -> None:
@@ -140,16 +141,15 @@ def _counts(gpus: int | str | Iterable[int] | None, node: int, options: ServingO
     if gpus is None:
         gpus = max(_taken(options).values(), default=node)
     counts: Sequence[int]
-    if isinstance(gpus, str):
-        low, dash, high = gpus.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
-        if high and int(high) < int(low):
-            raise wrong("gpus", f"is {shown(gpus)}, must go from the lower to the higher")
-        counts = range(int(low), int(high or low) + 1)
-    else:
+    if not isinstance(gpus, str):
         counts = tuple(gpus) if isinstance(gpus, Iterable) else (gpus,)
-    if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
+    elif span := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", gpus, re.ASCII):
+        counts = range(int(span[1]), int(span[2] or span[1]) + 1)
+    else:
+        raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
+    if not counts:
+        raise wrong("gpus", f"is {shown(gpus)}, must go from the lower to the higher")
+    if not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
         raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
     for plan, taken in _taken(options).items():
         if taken > max(counts) or (options.stages and taken not in counts):

@@ -126,6 +126,10 @@ REQUESTS: Final = 2000
 """Requests that arrive where no duration is given: their p99 is the twentieth slowest."""
 PER_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600}
 """Seconds of what a rate is per, by its unit."""
+SPANS: Final[Mapping[str, tuple[float, float]]] = {
+    "slo_share": (1e-9, 1.0), "batch_wait": (0.0, 1e9), "loading": (0.0, 1e9), "duration": (1e-3, 1e9),
+}  # fmt: skip
+"""The least and the largest that numbers may be; durations are seconds."""
 NUMBERS: Final = ("rate", "slo", "price")
 """Options that are numbers or words."""
 POOLS: Final = ("encoder", "denoiser", "decoder")
@@ -181,12 +185,10 @@ class ServingOptions:
             number = item.name in NUMBERS and is_number(value)
             if kind in (str, bool) and not (isinstance(value, kind) or number or value is item.default):
                 raise wrong(item.name, f"is {shown(value)}, must be {KINDS[kind]}")
-        if not (is_number(self.slo_share) and 0 < self.slo_share <= 1):
-            raise wrong("slo_share", f"is {shown(self.slo_share)}, must be above 0 and at most 1")
-        for name, least in (("batch_wait", 0.0), ("loading", 0.0), ("duration", 1e-3)):
+        for name, (least, most) in SPANS.items():
             value = getattr(self, name)
-            if value is not None and not (is_number(value) and least <= value <= 1e9):
-                raise wrong(name, f"is {shown(value)}, must be seconds: {least:g} to 1e9")
+            if value is not None and not (is_number(value) and least <= value <= most):
+                raise wrong(name, f"is {shown(value)}, must be from {least:g} to {most:g}")
         loads = {"rate": self.rate, "capacity": self.capacity or None, "requests": self.requests}
         given = next((name for name, value in loads.items() if value is not None), "")
         if self.process.clients and given:
