@@ -105,9 +105,10 @@ def run_sweep(
 
 
 class Queue:
-    """Points of a sweep in their turn: the most promising point of each strategy, then by bound.
+    """Points of a sweep in their turn, by bound.
 
-    Until one that a runtime starts was simulated, all such points matter, since those come first.
+    The most promising point of each strategy matters always, and, until one that a runtime starts was simulated, all
+    such points do.
     Only a point whose turn it is gets its next bounds, which take longer; then it waits for its turn again, beside
     those with relief that they may call for.
     Of equals the first of the sweep comes first, so which are simulated depends on answers alone, not on who is quick.
@@ -119,9 +120,6 @@ class Queue:
         self._places = {id(point): place for place, point in enumerate(self._points)}
         self._known = {flag: Threshold(sweep.objective, sweep.top, sweep.leading) for flag in (True, False)}
         simulated = [point for point in self._points if point.status == "simulated"]
-        self._led = {point.name for point in simulated}
-        if sweep.leading is not None:
-            self._led |= {point.name for point in self._points} - set(sweep.leading)
         self._started = any(may_start(point, sweep.scenario) for point in simulated)
         for point in simulated:
             self._known[point.recommended].add(point)
@@ -139,8 +137,8 @@ class Queue:
         limit = inf if always else self._known[point.recommended].limit(point)
         return point.status == "bounded" and point.least_score(self.sweep.objective) < limit
 
-    def _turn(self, point: Point) -> tuple[bool, float, int]:
-        return point.name in self._led, point.least_score(self.sweep.objective), self._places[id(point)]
+    def _turn(self, point: Point) -> tuple[float, int]:
+        return point.least_score(self.sweep.objective), self._places[id(point)]
 
     def _ahead(self) -> Iterator["Question"]:
         """Yield what may be asked next."""
@@ -195,9 +193,6 @@ class Queue:
             if self._known[point.recommended].add(point) or starts > self._started:
                 self._started |= starts
                 self._waiting = list(filter(self._matters, self._waiting))
-            if point.name not in self._led:
-                self._led.add(point.name)
-                self._waiting.sort(key=self._turn)
             done += 1
             report("simulating", done, done + len(self._waiting))
 
