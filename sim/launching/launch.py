@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import profiles
 from profiles.architectures.models import Model
-from profiles.errors import InputError, flag_of, shown
+from profiles.errors import InputError, flag_of
 from profiles.machines.clusters import Cluster
 from profiles.mappings import FrozenMapping
 from profiles.outputs import check_new, write_files
@@ -31,7 +31,6 @@ from profiles.software.stacks import DEFAULT_STACK, load_stack
 from profiles.units import GIB
 from sim.api import run, sweep
 from sim.explore.legality import COMPILED, TIMED, case_of, first_runtime, needed
-from sim.explore.points import Point
 from sim.explore.relax import fitting_changes
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point, with_source
@@ -43,7 +42,7 @@ from strategies.parameters import options_of
 from strategies.patching.grid import PADDED
 from strategies.plans.workloads import CACHED, RELIEF, SEQUENTIAL, SHARDED
 from strategies.registry import make
-from strategies.scenario import Scenario, Scene
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 from strategies.training.replicas import Zero2
 
@@ -306,10 +305,6 @@ def launch(
         InputError: as of ``run``, or no runtime is known to run the point.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    if not isinstance(model, str | PathLike | Model | Scene | Result | Sweep | Scaling):
-        of_point = "; of a point give its result: sweep.result_of(point)" * isinstance(model, Point)
-        rule = f"must be a model with a strategy, a result or a sweep{of_point}"
-        raise InputError(f"model is {shown(model)}, {rule}")
     said: tuple[str, ...] = ()
     if isinstance(model, Result | Sweep | Scaling):
         result = model if isinstance(model, Result) else model.best

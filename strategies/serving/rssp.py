@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.degrees import least_gpu_seconds
-from strategies.policy import ElasticPolicy, Fleet, Job, Run
+from strategies.policy import ElasticPolicy, Fleet, Job, Run, least_gpu_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.degrees import fastest_s, least_degrees, least_gpu_seconds, steps_of_round, survives, widen
 from strategies.parameters import parameter
-from strategies.policy import ElasticPolicy, Fleet, Job, Run, Shape
+from strategies.policy import (
+    ElasticPolicy,
+    Fleet,
+    Job,
+    Run,
+    Shape,
+    fastest_s,
+    least_degrees,
+    least_gpu_seconds,
+    steps_of_round,
+    survives,
+    widen,
+)
 
 
 @dataclass(frozen=True, slots=True)
