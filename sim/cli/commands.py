@@ -62,7 +62,7 @@ def run_command(options: argparse.Namespace) -> int:
     check_files(options)
     result = api.run(strategy=options.strategy, **arguments(options))
     _warn_of_memory(options, result)
-    for remark in result.source.remarks if result.source else ():
+    for remark in result.origin.remarks:
         note(f"note: {remark}")
     write_files(options, result)
     if options.report is not None:
@@ -82,10 +82,10 @@ def print_answer(options: argparse.Namespace, answer: Any, blocks: Callable[[], 
 
 def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
     """Say by how much a point does not fit, and with which flags it would."""
-    if not result.missing_memory or result.source is None:
+    if not result.missing_memory:
         return
     relief, parameters = getattr(options, "checkpointing", None) == AUTO, given_parameters(options)
-    scenario, runtime = result.source.scenario, options.runtime
+    scenario, runtime = result.origin.scenario, options.runtime
     changes = relax(Question(scenario, [result.strategy], parameters, relief, single=True, runtime=runtime))
     note(f"warning: {result.strategy} does not fit: {result.missing_memory}; {changes or NOTHING_FITS}")
 

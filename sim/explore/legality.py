@@ -139,8 +139,7 @@ def priced(scenario: AnyScenario) -> list[Runtime]:
 
 def needed(runtime: Runtime, result: Result, unset: Iterable[str]) -> str:
     """Return without which of some options a point does not fit, in words; empty where it fits without them."""
-    assert result.source is not None
-    strategy, scenario = result.source.strategy, result.source.scenario
+    strategy, scenario = result.origin.strategy, result.origin.scenario
     workload: Any = scenario.workload
     usual = {item.name: item.default for item in options_of(workload)}
     for name in unset if result.fits_memory else ():
@@ -168,9 +167,8 @@ def runtimes_of(result: Result) -> tuple[str, ...]:
 
 def first_runtime(result: Result) -> Runtime:
     """Return the first runtime that runs a result."""
-    assert result.source is not None
-    scenario = result.source.scenario
-    case = case_of(result.source.strategy, scenario)
+    scenario = result.origin.scenario
+    case = case_of(result.origin.strategy, scenario)
     if names := runtimes_of(result) or runs_in(scenario.task, case):
         return find_runtime(names[0])
     of_task = [one for one in all_runtimes().values() if one.task == scenario.task]

@@ -103,8 +103,7 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
 
 def fitting_changes(result: Result, runtime: str | None) -> str:
     """Return the changes with which a result that a runtime is to start surely fits, in words."""
-    assert result.source is not None
-    scenario, there = result.source.scenario, result.device_memory_bytes
+    scenario, there = result.origin.scenario, result.device_memory_bytes
     if there is not None and result.nearly_full:  # what fits in so much less fits by the high estimate, too
         less = there * result.reserved.middle / result.reserved.high
         device = replace(scenario.cluster.device, memory_bytes=less)

@@ -80,8 +80,7 @@ COUNTED: Final = Path(profiles.__file__).parent / "measuring" / "counting"
 
 def values_of(result: Result, runtime: Runtime, *, apart: bool = False) -> dict[str, Any]:
     """Return the values that a launch of a result, or of a replica apart, in a runtime is filled with."""
-    assert result.source is not None
-    strategy, scenario = result.source.strategy, result.source.scenario
+    strategy, scenario = result.origin.strategy, result.origin.scenario
     gpus, name = result.num_gpus, scenario.model.name
     nodes = ceil(gpus / scenario.cluster.devices_per_node)
     where = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" * (nodes > 1)
@@ -311,9 +310,6 @@ def launch(
         arguments = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **options}
         if extra := [name for name, value in arguments.items() if value is not None]:
             raise InputError(f"{extra[0]} is given, but the result says it already")
-        if result.source is None:
-            rule = "came from another process: give its model and strategy"
-            raise InputError(f"the result of {result.title} {rule}")
     elif strategy is None:
         result = sweep(model, cluster, gpus, runtime=runtime, **options).best
         said = (f"the best of a sweep: {command_of(result)}",)
@@ -325,8 +321,7 @@ def launch(
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:
     """Return the launch of a result in a runtime."""
-    assert result.source is not None
-    case, each = case_of(result.source.strategy, result.source.scenario), result
+    case, each = case_of(result.origin.strategy, result.origin.scenario), result
     if refused := runtime.refusal(case):
         raise InputError(refused)
     if apart := runtime.replicates(case):
@@ -359,14 +354,13 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
             notes.append("train.py reads the config.json of your backbone beside it")
         else:
             files["config.json"] = f"{json.dumps(config, indent=2)}\n"
-    remarks = (*result.source.remarks, *_memory_remark(result, runtime))
+    remarks = (*result.origin.remarks, *_memory_remark(result, runtime))
     return Launch(runtime.name, f"{text}\n", tuple(notes), remarks, files)
 
 
 def _replica(result: Result) -> Result:
     """Return what one GPU does of a result whose GPUs each draw images of their own."""
-    assert result.source is not None
-    there: Any = result.source.scenario.on(1)
+    there: Any = result.origin.scenario.on(1)
     workload = replace(there.workload, batch_size=result.batch_size // result.num_gpus)
     single, alone = make(ALONE, {}), replace(there, workload=workload)
     return with_source(run_point(single, alone), single, alone)
@@ -374,8 +368,7 @@ def _replica(result: Result) -> Result:
 
 def _for_each(command: str, result: Result) -> str:
     """Return lines of a shell that start a command for each GPU of a node."""
-    assert result.source is not None
-    count = min(result.num_gpus, result.source.scenario.cluster.devices_per_node)
+    count = min(result.num_gpus, result.origin.scenario.cluster.devices_per_node)
     number = f"$(({count} * ${{NODE_RANK:?run it on every node, with its number from 0}} + gpu))"
     number = number if count < result.num_gpus else "$gpu"
     gpus = " ".join(map(str, range(count)))
@@ -384,8 +377,7 @@ def _for_each(command: str, result: Result) -> str:
 
 def _as_run(result: Result, runtime: Runtime, unset: Iterable[str]) -> Result:
     """Return a point of training without the options that its launch does not set; any other as it is."""
-    assert result.source is not None
-    strategy, scenario = result.source.strategy, result.source.scenario
+    strategy, scenario = result.origin.strategy, result.origin.scenario
     usual, known = _usual_options(scenario, runtime), {item.name for item in fields(scenario.workload)}
     changes = {name: usual[name] for name in unset if name in usual and name in known}
     stack: Any = {"stack": load_stack(runtime.stack), "asked_stack": ""} if "stack" in unset else {}
@@ -448,8 +440,7 @@ def _with_unset(text: str, options: Mapping[str, Any]) -> str:
 
 def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a point that its launch does not set, and that a runtime does not have by itself."""
-    assert result.source is not None
-    scenario: Any = result.source.scenario
+    scenario: Any = result.origin.scenario
     options = {**scenario.asked, **scenario.options}
     options = {name: value for name, value in options.items() if name not in scenario.shared_options}
     options |= {"batch_size": result.batch_size, "stack": scenario.stack_name}

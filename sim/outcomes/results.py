@@ -276,17 +276,23 @@ class Result:
     @property
     def traces(self) -> dict[str, Trace]:
         """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run."""
-        return {item.name: item.trace for item in self._replayed()}
+        return {item.name: item.trace for item in self.origin.replay()}
 
     @property
     def trace(self) -> Trace:
         """The trace of the iteration without an extra forward pass, or of the steady steps of a run."""
-        return next(item.trace for item in self._replayed() if item.main)
+        return next(item.trace for item in self.origin.replay() if item.main)
 
-    def _replayed(self) -> Sequence[NamedTrace]:
+    @property
+    def origin(self) -> Source:
+        """Its strategy, its scenario and its traces.
+
+        Raises:
+            InputError: it came from another process, without them.
+        """
         if self.source is None:
             raise InputError(f"the result of {self.title} came without its traces; run it again")
-        return self.source.replay()
+        return self.source
 
     @property
     def flags(self) -> dict[str, Any]:

@@ -78,10 +78,9 @@ def write_sweep_report(
 
 def run_page(result: Result, asked: str) -> str:
     """Return the page of a run, whose traces must be there."""
-    assert result.source is not None
     panel, again = panel_of(result), asked or command_of(result)
     named = ", ".join(words for label, words in panel.lines if label in ("strategy", "with"))
-    source = html(provenance(result.source.scenario), Command("this page", again))
+    source = html(provenance(result.origin.scenario), Command("this page", again))
     parts = [_trace_part(result), Part(FROM, source)]
     return page_text(panel.title, headline_of(result, named), panel, parts)
 

@@ -139,8 +139,7 @@ def _runtime_words(result: Result, scenario: AnyScenario) -> str:
 
 def trust_in(result: Result) -> Trust | None:
     """Return the trust of published numbers in such estimates; None where nothing is estimated."""
-    assert result.source is not None
-    device, timed = result.source.scenario.cluster.device.name, result.provenance == "measured"
+    device, timed = result.origin.scenario.cluster.device.name, result.provenance == "measured"
     return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
 
 

@@ -402,6 +402,6 @@ def serving_page(serving: Serving, asked: str) -> str:
     parts = [Part("Plans", html(*(block for block in blocks if not isinstance(block, Command))))]
     parts += starmap(Part, pictures_of(serving))
     source: list[Block] = [Command("this page", asked)] if asked else []
-    if result is not None and result.source is not None:
-        source.insert(0, provenance(result.source.scenario))
+    if result is not None:
+        source.insert(0, provenance(result.origin.scenario))
     return page_text(serving.title, headline, panel, [*parts, Part(FROM, html(*source))])

@@ -144,9 +144,9 @@ class Simulated(Site):
                 best = self._best_sampler(shape, largest, gpus)
             except InputError as error:  # as of guidance on two groups of GPUs, which one GPU is not
                 refused.append(error)
-            if best is not None and best.source is not None:
+            if best is not None:
                 self.fastest[gpus] = best
-                self._use(gpus, cast("Sampler", best.source.strategy))
+                self._use(gpus, cast("Sampler", best.origin.strategy))
             elif staged and gpus == 1:
                 self._use(1, make("single", {}))
                 self.fastest[1] = self.result(1, shape)
