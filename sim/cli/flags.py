@@ -172,13 +172,6 @@ def _or_none(convert: Callable[[str], Any], text: str) -> Any:  # noqa: ANN401
     return None if text.lower() == "none" else convert(text)
 
 
-def file_flag(text: str) -> Path:
-    """Return a file to write; an empty name is refused."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty, must name a file")
-    return Path(text)
-
-
 def integer(text: str, *, most: int = MAX_INTEGER) -> int:
     """Return an integer; one that no command could ever want is refused."""
     try:
@@ -220,7 +213,7 @@ def _time(text: str, rule: str = "above 0") -> float:
 
 
 TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
-    **{"int": int, "path": Path, "file": file_flag, "integer": integer, "small": small_integer},
+    **{"int": int, "path": Path, "integer": integer, "small": small_integer},
     **{"integers": _integers, "number": number, "time": _time, "delay": partial(_time, rule="at least 0")},
     "times": lambda text: tuple(map(_time, text.split(","))),
     "names": lambda text: text.split(","),

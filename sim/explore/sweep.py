@@ -187,8 +187,6 @@ class Sweep:
             hint = "; cost is of sampling: `steps` or `task` sample" * is_one_of(self.objective, "cost")
             raise InputError(f"`objective` is {shown(self.objective)}, {rule}{hint}")
         check_integer("top", self.top)
-        if not isinstance(self.exhaustive, bool):
-            raise InputError(f"`exhaustive` is {shown(self.exhaustive)}, must be True or False")
 
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
