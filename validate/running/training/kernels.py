@@ -6,7 +6,7 @@ NaN, and so is every gradient that follows from them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -138,18 +138,16 @@ class Passes:
         leaves = {} if kind == BACKWARD_WEIGHT else saved.leaves
         weights = () if kind == BACKWARD_INPUT else parameters
         wanted = [*(leaf for values in leaves.values() for leaf in values.values()), *weights]
-        results: Iterator[Tensor] = iter(())
         if wanted:
-            named = {"retain_graph": kind == BACKWARD_INPUT, "allow_unused": True, "materialize_grads": True}
             outputs, given = saved.gradients
-            results = iter(torch.autograd.grad(outputs, wanted, given, **named))
+            torch.autograd.backward(outputs, given, retain_graph=kind == BACKWARD_INPUT, inputs=wanted)
         written: Values = {}
         for (role, source), values in leaves.items():
             name = "gradient" if role == "hidden" else f"skip gradient to {source}"
-            written[name, action.stage] = {key: next(results) for key in values}
-        for parameter, gradient in zip(weights, results, strict=True):
-            assert parameter.grad is not None
-            parameter.grad += gradient
+            gradients = {
+                key: torch.zeros_like(of) if of.grad is None else of.grad for key, of in values.items()
+            }
+            written[name, action.stage] = gradients
         return written
 
 
