@@ -10,7 +10,7 @@ import pytest
 from profiles.costs.kernel_times import LAYOUT
 from profiles.machines.devices import DEVICES, load_device, product_law
 from validate.fitting.kernels import laws, rows
-from validate.fitting.kernels.laws import target, targets
+from validate.fitting.kernels.laws import Origin, target, targets
 from validate.fitting.kernels.report import Builder, law_text, layout_shares, with_laws
 from validate.fitting.kernels.rows import Samples
 
@@ -72,7 +72,7 @@ def test_laying_out_anew_costs_what_networks_timed_in_both_layouts_give():
 
 def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
     values = {"fixed_us": 4.0, "TFLOP_per_s": 220.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = laws.fit_products(made(values | laws.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
+    fit = laws.fit_products(made(values | laws.PLAIN), target("a100-80gb-sxm"), {}, Origin())
     assert dict(fit.values) == pytest.approx(values, rel=1e-3)
     assert fit.left_out.worst < 1e-3
     assert not fit.bound
@@ -80,7 +80,7 @@ def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
 
 def test_a_pace_above_the_peak_rests_on_it_and_is_said_to():
     values = {"fixed_us": 4.0, "TFLOP_per_s": 400.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = laws.fit_products(made(values | laws.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
+    fit = laws.fit_products(made(values | laws.PLAIN), target("a100-80gb-sxm"), {}, Origin())
     assert fit.values["TFLOP_per_s"] == pytest.approx(312, rel=1e-3)
     assert fit.bound == ["TFLOP_per_s"]
     assert product_law(fit.values | laws.PLAIN).flop_per_s <= 312e12 * (1 + 1e-12)

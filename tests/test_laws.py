@@ -33,10 +33,19 @@ def test_ramp_and_chain_come_on_top():
     assert law.seconds(heads, m, n, k, moved) == pytest.approx(5e-6 + 1.25 * work + 20e-7)
 
 
-def test_traffic_within_the_cache_has_its_pace_and_beyond_twice_of_it_that_of_memory():
+def test_a_last_wave_of_tiles_takes_as_long_as_a_full_one():
+    law = replace(LAWS.matmul, fixed_s=0.0, processors=4.0, peak_flop_per_s=100e12)
+    columns = np.array([128.0 * tiles for tiles in (1, 8, 9, 12)])
+    seconds = law.seconds(np.array(1.0), np.array(64.0), columns, np.array(1e6), np.array(0.0))
+    assert seconds * 100e12 / (2 * 64 * 128 * 1e6) == pytest.approx(
+        [1, 8, 10, 12]
+    )  # 64 x 64 fills half a wave more
+
+
+def test_traffic_within_the_cache_has_its_pace_and_beyond_it_that_of_memory():
     traffic = Traffic(1e12, cache_bytes=1e7, cache_bytes_per_s=4e12)
     seconds = traffic.seconds(np.array([1e6, 1e7, 1.5e7, 2e7, 1e9]))
-    assert seconds == pytest.approx([0.25e-6, 2.5e-6, 9.375e-6, 20e-6, 1e-3])
+    assert seconds == pytest.approx([0.25e-6, 2.5e-6, 7.5e-6, 12.5e-6, 992.5e-6])
 
 
 def test_attention_pads_its_heads():
@@ -85,5 +94,5 @@ def test_large_kernels_reach_their_paces_and_small_ones_a_launch(name):
         kept = laws.memory.cache_bytes  # 0 where no cache shows
         within_s = laws.memory.fixed_s + kept / (laws.memory.cache_bytes_per_s or 1)
         assert laws.memory_s(kind, kept) == pytest.approx(within_s)
-        beyond_s = laws.memory.fixed_s + 2 * kept / laws.memory.bytes_per_s(kind)
+        beyond_s = within_s + kept / laws.memory.bytes_per_s(kind)
         assert laws.memory_s(kind, 2 * kept) == pytest.approx(beyond_s)

@@ -62,10 +62,11 @@ def misses(part, *errors, where="measured", source="one"):
 
 def test_a_spread_of_few_rows_is_drawn_toward_that_of_all_and_too_few_leave_the_prior():
     rows = [*misses("compute", *[0.1] * 12), *misses("compute", *[0.3] * 12, where="derived", source="two")]
-    anywhere, derived, measured = pooled("compute", rows)
+    anywhere, derived, small, measured, _ = pooled("compute", rows)
     assert (anywhere.where, anywhere.spread, anywhere.rows, anywhere.sources) == ("any", 0.3, 24, 2)
     assert (derived.spread, measured.spread) == (pytest.approx(0.3), pytest.approx((0.1 + 0.3) / 2))
     assert (measured.rows, measured.sources) == (12, 1)
+    assert (small.where, small.spread, small.rows) == ("derived small", 0.6, 0)
     (prior,) = pooled("compute", rows[:3])
     assert (prior.rows, prior.source[:7]) == (0, "prior: ")
 
@@ -152,7 +153,7 @@ def test_a_models_own_numbers_are_our_times_over_the_published_by_device():
         ("sample", "sdxl", A100, "3", "0.5000", "1.1000"),
         ("sample", "sdxl", L20, "1", "1.5000", "1.5000"),
     ]
-    words = "qwen-image itself, our time over the published, by device: +5% to +13% on a100-80gb-sxm (5)"
+    words = "qwen-image itself, our time over the published, by device: -3% to +13% on a100-80gb-sxm (5)"
     assert own_misses("sample", "qwen-image", "h100-80gb-sxm") == words
     assert ("trust", words) in origin_lines(sim.run("qwen-image", "single", "h100-nvlink-8", 1, steps=2))
 

@@ -20,6 +20,7 @@ Coefficients = Mapping[str, float]
 
 MATMUL_KEYS: Final = ("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight")
 CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
+TILE_KEYS: Final = ("processors", "edge")
 OVERLAP: Final = "overlap"
 WIDE_KEY: Final = "wide"
 CONV_KEYS: Final = ("forward", "data", "weight")
@@ -37,7 +38,8 @@ def read_laws(table: Table) -> Laws:
     peaks = {"TFLOP_per_s": table.positive("peak_TFLOP_per_s"), "GB_per_s": table.positive("peak_GB_per_s")}
     keys = {"matmul": MATMUL_KEYS, "conv": CONV_KEYS, "attention": ATTENTION_KEYS, "memory": MEMORY_KEYS}
     numbers = {name: _numbers(table.table(name), of, peaks) for name, of in keys.items()}
-    matmul = product_law(numbers["matmul"])
+    tiled = {"peak_TFLOP_per_s": peaks["TFLOP_per_s"]} if "processors" in numbers["matmul"] else {}
+    matmul = product_law({**numbers["matmul"], **tiled})
     laws = Laws(
         matmul,
         replace(matmul, **in_si(numbers["conv"])),  # factors on the seconds of a product of its shape
@@ -71,8 +73,8 @@ def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coeffi
     table.text("source")
     values: dict[str, float] = {}
     cached = CACHE_KEYS if "cache_MB" in table else ()
-    attended = [key for key in (OVERLAP, WIDE_KEY) if key in table]
-    for key in (*keys, *attended, *cached):
+    others = [key for key in (*TILE_KEYS, OVERLAP, WIDE_KEY) if key in table]
+    for key in (*keys, *others, *cached):
         if key in MAY_BE_ZERO:
             values[key] = table.number(key)
         elif key == OVERLAP:

@@ -29,6 +29,8 @@ WIDE_CHANNELS: Final = 128.0
 SCALED_SIDE: Final = 32
 """Fewest rows, outputs and inputs of a product in fewer bits: the numbers that share a scale in mxfp8 (OCP Microscaling
 Formats 1.0, section 5.2)."""
+TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Rows and columns of a result that one multiprocessor computes at a time (CUTLASS's usual thread blocks)."""
 BACKWARD_FLOP: Final = 2.5
 """Attention's backward pass makes five products for the forward pass's two (FlashAttention, section 3)."""
 BACKWARD_KERNELS: Final = 3
@@ -54,8 +56,8 @@ class Traffic:
     """Rates at which operands and results move.
 
     Attributes:
-        cache_bytes: kernels that move no more bytes find them in the second-level cache; those that move twice as many
-            find none there. 0 where the cache makes no difference.
+        cache_bytes: as much of what a kernel moves lies in the second-level cache. 0 where the cache makes no
+            difference.
     """
 
     bytes_per_s: float
@@ -66,8 +68,8 @@ class Traffic:
         """Seconds for so many bytes."""
         if not self.cache_bytes:
             return moved_bytes / self.bytes_per_s
-        missed = np.clip(moved_bytes / self.cache_bytes - 1, 0, 1)
-        return moved_bytes * (missed / self.bytes_per_s + (1 - missed) / self.cache_bytes_per_s)
+        cached = np.minimum(moved_bytes, self.cache_bytes)
+        return np.asarray((moved_bytes - cached) / self.bytes_per_s + cached / self.cache_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,10 @@ class ProductLaw:
         traffic: of operands and result.
         chain_s: per root of the inner dimension: sums that follow one another, however many may run at once.
         ramp: inner steps that every tile of the result takes to begin and to end, during which it hides no traffic.
+        processors: multiprocessors, each of which computes tile after tile, so that some idle during the last; 0 where
+            measurements show none, as what others leave of the power lets these run faster.
+        edge: rows and columns beside a tile whose work its multiprocessor could do while it loads the operands.
+        peak_flop_per_s: rate at which the multiprocessors compute tiles.
         forward: seconds over those of the law in a forward pass.
         data: likewise in the gradient of the input.
         weight: likewise in the gradient of the weight.
@@ -90,6 +96,9 @@ class ProductLaw:
     traffic: Traffic
     chain_s: float = 0.0
     ramp: float = 0.0
+    processors: float = 0.0
+    edge: float = 0.0
+    peak_flop_per_s: float = 0.0
     forward: float = 1.0
     data: float = 1.0
     weight: float = 1.0
@@ -99,8 +108,19 @@ class ProductLaw:
     ) -> FloatArray:
         """Seconds of ``heads`` products of m x k by k x n that move so many bytes in all."""
         step = 2 * heads * m * n / self.flop_per_s
+        if self.processors:
+            step = np.maximum(step, self._tiled(heads, m, n))
         alone = self.fixed_s + step * self.ramp + self.chain_s * np.sqrt(k)
         return alone + _overlapped(step * k, self.traffic.seconds(moved_bytes))
+
+    def _tiled(self, heads: FloatArray, m: FloatArray, n: FloatArray) -> FloatArray:
+        """Seconds of an inner step of whole waves of tiles; a wave that fills no device divides the inner dimension."""
+        seconds = []
+        for rows, columns in TILES:
+            waves = heads * np.ceil(m / rows) * np.ceil(n / columns) / self.processors
+            work = 2 * self.processors * (rows * columns + self.edge * (rows + columns))
+            seconds.append(np.where(waves > 1, np.ceil(waves), waves) * work / self.peak_flop_per_s)
+        return np.asarray(np.minimum.reduce(seconds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Products(NamedTuple):
         """The products on a device of some laws."""
         half, fixed_s = laws.matmul, self.fixed_us * MICROSECOND
         rate, chain_s = self.gain * half.flop_per_s, self.chain_us * MICROSECOND
-        law = replace(half, fixed_s=fixed_s, flop_per_s=rate, chain_s=chain_s, ramp=self.ramp)
+        law = replace(half, fixed_s=fixed_s, flop_per_s=rate, chain_s=chain_s, ramp=self.ramp, processors=0)
         return Smaller(law, element_bytes, self.cast_bytes, pace)
 
 

@@ -34,10 +34,10 @@ REMARKS: Final = {"20?": "; 20 steps in the title, taken for the 50 of the other
 """What is said of the source of rows whose steps are no plain number."""
 JUDGED: Final = ("cogvideox-5b", "hunyuanvideo", "qwen-image", "wan2.1-14b")
 """Models that were added after laws and stacks were fitted: their rows make no anchors."""
-ATTENDED: Final = ("a100-80gb-sxm",)
-"""Devices whose anchors show the share of its law that attention reaches, as its kernels were measured on them."""
-MOSTLY: Final = 0.5
-"""Least part of the estimated time that attention has in an anchor that shows its share."""
+SHOWING: Final = ("a100-80gb-sxm",)
+"""Devices whose anchors show the shares of their laws that kernels reach, as these were measured on them."""
+LEAST: Final = {"matmul": 0.3, "attention": 0.5}
+"""Least part of the estimated time that kernels of a class have in an anchor that shows their share."""
 
 ModelAnchor = tuple[str, Anchor]
 """Model and anchor."""
@@ -95,31 +95,32 @@ def factor(name: str, anchor: Anchor) -> float:
     return anchor.latency_s / one_gpu_s(load_model(name), load_device(anchor.device), anchor)
 
 
-def attention_share(name: str, anchor: Anchor) -> float | None:
-    """Share of its law at which attention, with the other kernels as they are, gives an anchor's seconds.
+def share_of(kind: str, name: str, anchor: Anchor) -> float | None:
+    """Share of their law at which kernels of a class, with the others as they are, give an anchor's seconds.
 
-    None where attention takes little of them, or its kernels were not measured on the device.
+    None where they take little of them, or were not measured on the device.
     """
-    if anchor.device not in ATTENDED:
+    if anchor.device not in SHOWING:
         return None
     model, device, stack = load_model(name), load_device(anchor.device), load_stack()
     freed = replace(stack, forward_operator_s=0.0)
 
-    def seconds(rates: Shares) -> float:
+    def seconds(share: float) -> float:
+        rates: Shares = replace(stack.rates, **{kind: share})
         return one_gpu_s(model, device, anchor, replace(freed, rates=rates))
 
-    own_s = seconds(replace(stack.rates, attention=0.5)) - seconds(replace(stack.rates, attention=1.0))
-    beside_s = seconds(replace(stack.rates, attention=1.0)) - own_s
-    if own_s < MOSTLY * (own_s + beside_s) or anchor.latency_s <= beside_s:
+    own_s = seconds(0.5) - seconds(1.0)
+    beside_s = seconds(1.0) - own_s
+    if own_s < LEAST[kind] * (own_s + beside_s) or anchor.latency_s <= beside_s:
         return None
     return own_s / (anchor.latency_s - beside_s)
 
 
-def shared_attention(anchors: Iterable[ModelAnchor]) -> float:
+def shared(kind: str, anchors: Iterable[ModelAnchor]) -> float:
     """Median share over models and sizes; several latencies of one size count by their geometric mean."""
     shares_by_size: dict[tuple[str, int, int], list[float]] = {}
     for name, anchor in anchors:
-        share = attention_share(name, anchor)
+        share = share_of(kind, name, anchor)
         if share is not None:
             shares_by_size.setdefault((name, anchor.height, anchor.width), []).append(share)
     return median(geometric_mean(shares) for shares in shares_by_size.values())
@@ -138,8 +139,8 @@ def report_anchors(options: Namespace) -> None:
         lines.append([*place, *seconds, f"{value:.3f}", at.source])
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
-    share, near = shared_attention(anchors), list[str]()
-    words = f"attention reaches {share:.3f} of its law, others {load_stack().rates.matmul:g}"
+    reached = (f"{kind} reaches {shared(kind, anchors):.3f} of its law" for kind in LEAST)
+    near = []
     for device, of_device in grouped(factors, lambda one: one[0]).items():
         values = [value for _, value in of_device]
         count = sum(abs(value - 1) <= NEAR for value in values)
@@ -147,7 +148,7 @@ def report_anchors(options: Namespace) -> None:
         near.append(f"{device}: {within}, {min(values):.3f} to {max(values):.3f}")
     title, texts = "one-GPU latencies: published, and by the laws alone", ("device", "model", "source")
     header = (*texts[:2], "pixels", "batch", "steps", "published", "laws alone", "factor", "source")
-    show(170, table(title, header, lines, left=texts), *near, words, *others)
+    show(170, table(title, header, lines, left=texts), *near, *reached, *others)
     for name, of_model in grouped(anchors, lambda one: one[0]).items() if options.output else ():
         ordered = sorted((one for _, one in of_model), key=lambda one: (one.device, one.height * one.width))
         cells = ([getattr(anchor, column) for column in ANCHOR_COLUMNS] for anchor in ordered)

@@ -5,7 +5,8 @@ left, it is that of anchored compute; in training, which runs other kernels too,
 sampling on several GPUs adds is the error left when the same source's latency of one GPU sets the pace; of training on
 several nodes that over one; of pipelines that of speedups over another method. A spread is the value that eight of ten
 errors do not exceed. Where it holds only for one family of devices, or one kind of link, it is drawn toward that of all
-rows, which counts as twelve rows more. A kind of link that no row is of has the widest spread of those that are known.
+rows, which counts as twelve rows more; that of small passes toward twice that of all, however few they are. A kind of
+link that no row is of has the widest spread of those that are known.
 """
 
 import tomllib
@@ -121,13 +122,16 @@ def pooled(part: str, misses: Sequence[Miss]) -> Iterator[Spread]:
         yield Spread(part, parts.ANY, spread, 0, 0, f"prior: {words}")
         return
     everywhere = spread_of(one.error for one in misses)
-    places = {parts.ANY: misses} | grouped(misses, lambda miss: miss.where)
+    small = [of + parts.SMALL for of in parts.FAMILIES[:2]] if part == parts.COMPUTE else []
+    places = {parts.ANY: misses} | dict.fromkeys(small, ()) | grouped(misses, lambda miss: miss.where)
     for where, there in sorted(places.items(), key=lambda of: (of[0] != parts.ANY, of[0])):
-        if len(there) >= parts.FEWEST:
+        if len(there) >= parts.FEWEST or where in small:
             sources = sorted({one.source for one in there})
-            there_alone = spread_of(one.error for one in there)
-            spread = (len(there) * there_alone + ENOUGH * everywhere) / (len(there) + ENOUGH)
-            yield Spread(part, where, spread, len(there), len(sources), f"{COMMAND}: {', '.join(sources)}")
+            prior = everywhere * (PRIORS["small"]["times"] if where in small else 1.0)
+            own = spread_of(one.error for one in there) if there else prior
+            spread = (len(there) * own + ENOUGH * prior) / (len(there) + ENOUGH)
+            words = f"{COMMAND}: {', '.join(sources)}" if there else "prior: twice that of all"
+            yield Spread(part, where, spread, len(there), len(sources), words)
 
 
 def sampled(runs: Iterable[Run], known: Bands) -> Iterator[Miss]:

@@ -2,10 +2,10 @@
 
 ``clusters.csv`` says how each run is simulated. What its source leaves open is assumed: MosaicML's A100s have 40 GB, as
 in its first benchmark, whose encoders run under autocast (the later code encodes in half precision).
-NeMo's ControlNet, which is cldm's, encodes images under autocast. Two kinds of runs set constants: the share of the
-laws that all kernels but attention reach on all stacks, which is the geometric mean of ``shared_rate``, and the seconds
-of the host in an iteration (``hidden_by_nothing``). Attention's share is set by one-GPU latencies that are mostly
-attention (``anchors``).
+NeMo's ControlNet, which is cldm's, encodes images under autocast. Two kinds of runs set constants: the share of their
+law that convolutions reach on all stacks, which is the geometric mean of ``shared_rate``, each source once, and the
+seconds of the host in an iteration (``hidden_by_nothing``). The shares of products and attention are set by one-GPU
+latencies that they make up (``anchors``).
 """
 
 import argparse
@@ -46,7 +46,7 @@ from validate.tables import Section, print_sections, read_cells, signed, write_t
 RUNS: Final = Path(__file__).parent / "clusters.csv"
 OPTIONS: Final = ("model", "gpus", "micro_batches", "batch_size", "resolution", "frozen", "ema")
 """Columns that are arguments of ``sim.run``."""
-SETS: Final = "sets the share of the laws that stacks reach"
+SETS: Final = "sets the share of their law that convolutions reach"
 SETS_HOST: Final = "sets what the host takes in an iteration"
 
 
@@ -118,13 +118,13 @@ def read_runs() -> tuple[ClusterRun, ...]:
 
 
 def shared_rate(run: ClusterRun) -> float:
-    """Share of the laws, the same for all kernels but attention, at which a run takes as long as published."""
+    """Share of their law that convolutions reach, other kernels as they are, where a run takes as long as published."""
     return float(brentq(lambda share: run.error(rated(run.stack, share)), 0.1, 1.0, xtol=1e-5))
 
 
 def rated(stack: Stack, share: float) -> Stack:
-    """A stack of which all kernels but attention reach a share of their laws."""
-    return replace(stack, rates=replace(stack.rates, matmul=share, conv=share, memory=share))
+    """A stack of which convolutions reach a share of their law."""
+    return replace(stack, rates=replace(stack.rates, conv=share))
 
 
 def hidden_by_nothing(few: ClusterRun, many: ClusterRun) -> float:
@@ -175,14 +175,16 @@ def _line(run: ClusterRun, record: Record) -> list[str]:
 
 
 def run_clusters(options: argparse.Namespace) -> None:
-    """Print published beside simulated throughput, and with ``--rates`` the shares of the laws that some runs set."""
+    """Print published beside simulated throughput, and with ``--rates`` the shares that some runs set."""
     sections = list(tables())
     print_sections(sections)
     if options.readme is not None:
         write_tables(options.readme, "clusters --readme", sections)
     if options.rates:
         for run in (run for run in read_runs() if run.why == SETS):
-            print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
+            print(
+                f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the law of convolutions"
+            )
         for few, many in _pairs():
             where = f"{few.name} on {few.gpus} and {many.gpus} GPUs ({few.stack.name})"
             seconds = hidden_by_nothing(few, many)

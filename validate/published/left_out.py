@@ -17,7 +17,7 @@ from profiles.machines.devices import load_device
 from profiles.machines.hosts import BOX
 from profiles.measuring.writing import grouped
 from profiles.software.stacks import load_stack
-from validate.fitting.anchors import attention_share, shared_attention
+from validate.fitting.anchors import LEAST, share_of, shared
 from validate.fitting.boxes import BOXES, CLUSTER
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, SETS_HOST, rated, read_runs, shared_rate
@@ -38,7 +38,7 @@ Head = tuple[str, str, str]
 def sources_left_out(ledger: Ledger) -> list[Section]:
     """The errors of each source's numbers in view, and with the source left out, by constant."""
     header = ("constant", "source", "judged by", "numbers", "in view", "left out", "instead")
-    rows = [*shares(), *host(), *attention(), *sampled()]
+    rows = [*convolutions(), *host(), *(line for kind in LEAST for line in shares(kind)), *sampled()]
     remark = (
         "Medians of absolute relative errors. In view: as shipped. Left out: the fit repeated without the source's"
         " numbers; where it alone set a constant, what stands last is taken."
@@ -54,16 +54,16 @@ def _line(head: Head, pairs: Iterable[tuple[float | None, float | None]], instea
         yield [*head, f"{len(errors)}", *medians, instead]
 
 
-def shares() -> Iterator[Line]:
-    """The share of the laws that all kernels but attention reach: training runs of each source that set it."""
+def convolutions() -> Iterator[Line]:
+    """The share of their law that convolutions reach: training runs of each source that set it."""
     every = read_runs()
     setting = [(authors_of(run.source), run.stack, shared_rate(run)) for run in every if run.why == SETS]
-    shipped = setting[0][1].rates.matmul
+    shipped = setting[0][1].rates.conv
     for source in dict.fromkeys(source for source, *_ in setting):
         share = geometric_mean(share for of, _, share in setting if of != source)
         theirs = [run for run in every if authors_of(run.source) == source]
         pairs = [(run.error(), run.error(rated(run.stack, share))) for run in theirs]
-        yield from _line(("share of the laws", source, "training"), pairs, f"{share:.2f} for {shipped:.2f}")
+        yield from _line(("conv's share", source, "training"), pairs, f"{share:.2f} for {shipped:.2f}")
 
 
 def host() -> Iterator[Line]:
@@ -74,22 +74,22 @@ def host() -> Iterator[Line]:
         yield from _line(("host in an iteration", source, "training"), pairs, "none")
 
 
-def attention() -> Iterator[Line]:
-    """The share of its law that attention reaches: anchors of each source that show it."""
+def shares(kind: str) -> Iterator[Line]:
+    """The share of its law that a class of kernels reaches: anchors of each source that show it."""
     anchors = [(name, one) for name in model_names() for one in model_of(name).anchors]
-    showing = [one for one in anchors if attention_share(*one) is not None]
+    showing = [one for one in anchors if share_of(kind, *one) is not None]
     for source in dict.fromkeys(authors_of(one.source) for _, one in showing):
-        share = min(1.0, shared_attention(of for of in showing if authors_of(of[1].source) != source))
+        share = min(1.0, shared(kind, (of for of in showing if authors_of(of[1].source) != source)))
         theirs = [one for one in showing if authors_of(one[1].source) == source]
-        shipped = load_stack().rates.attention
-        pairs = [(_error(*one, shipped), _error(*one, share)) for one in theirs]
-        head = "attention's share", source, "one GPU, laws alone"
+        shipped = getattr(load_stack().rates, kind)
+        pairs = [(_error(kind, *one, shipped), _error(kind, *one, share)) for one in theirs]
+        head = f"{kind}'s share", source, "one GPU, laws alone"
         yield from _line(head, pairs, f"{share:.2f} for {shipped:g}")
 
 
-def _error(name: str, anchor: Anchor, share: float) -> float:
-    """Error of the laws alone, with attention at a share of its own."""
-    stack = replace(load_stack(), rates=replace(load_stack().rates, attention=share))
+def _error(kind: str, name: str, anchor: Anchor, share: float) -> float:
+    """Error of the laws alone, with a class of kernels at a share of its own."""
+    stack = replace(load_stack(), rates=replace(load_stack().rates, **{kind: share}))
     return one_gpu_s(model_of(name), load_device(anchor.device), anchor, stack) / anchor.latency_s - 1
 
 

@@ -98,6 +98,9 @@ def _solve(
     return {key: value if value > NOTHING else 0.0 for key, value in values(solution.x).items()}
 
 
+POWER: Final = 0.25
+"""Exponent with which the pace of products follows the power that a multiprocessor may draw: an A100 of 300 W reaches
+235 TFLOP/s, one of 400 W 253 (``rows`` of a100-80gb-pcie and a100-80gb-sxm)."""
 CLASSES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a law."""
 
@@ -116,7 +119,10 @@ class Origin:
     launch: str = ""
     cache: str = ""
     note: str = ""
+    traffic: str = ""
     cached: bool = False
+    streams: bool = False
+    processors: int = 0
     device_peak: float = 0.0
     seen: float = 0.0
     overlap: float = 1.0
@@ -133,16 +139,23 @@ class Target:
     peaks: str
     flop_peak: float
     bytes_peak: float
+    l2_mb: float
+    watts: float
     origins: Mapping[str, Origin]
 
     def scaled(self, values: Coefficients, other: "Target") -> dict[str, float]:
-        """Coefficients of another device, its rates but the cache's scaled by the peaks."""
+        """Coefficients of another device, its rates but the cache's scaled by the peaks, its cache by its size."""
         flop, memory = self.flop_peak / other.flop_peak, self.bytes_peak / other.bytes_peak
-        ratios = {"TFLOP_per_s": flop, "GB_per_s": memory, "cache_GB_per_s": 1.0}
+        cache = self.l2_mb / other.l2_mb if other.l2_mb else 1.0
+        ratios = {"TFLOP_per_s": flop, "GB_per_s": memory, "cache_GB_per_s": 1.0, "cache_MB": cache}
         return {
             key: value * ratios.get(key, next((ratios[unit] for unit in ratios if key.endswith(unit)), 1.0))
             for key, value in values.items()
         }
+
+    def cooler(self, other: "Target") -> float:
+        """Pace of products over that of another device with more power for each multiprocessor."""
+        return min(1.0, (self.watts / other.watts) ** POWER) if self.watts and other.watts else 1.0
 
 
 @cache
@@ -155,6 +168,8 @@ def targets() -> Mapping[str, Target]:
             of["peaks"],
             float(of["peak_TFLOP_per_s"]),
             float(of["peak_GB_per_s"]),
+            float(of.get("l2_MB", 0.0)),
+            float(of.get("W_per_processor", 0.0)),
             {kind: Origin(**of[kind]) for kind in CLASSES},
         )
         for name, of in read.items()
@@ -178,7 +193,12 @@ def product_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     return product_law(values).seconds(ONE, m, n, k, ELEMENT_BYTES * (m * k + k * n + m * n))
 
 
-def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cached: bool) -> Fit:
+def tiles_of(target: Target, processors: int) -> dict[str, float]:
+    """What a law of so many multiprocessors knows of them; nothing of none."""
+    return {"processors": processors, "peak_TFLOP_per_s": target.flop_peak} if processors else {}
+
+
+def fit_products(samples: Samples, target: Target, priors: Coefficients, origin: Origin) -> Fit:
     """The law of matrix products, fitted with rates up to the peaks; ``priors`` may give the time of a launch."""
     unknowns = {
         "fixed_us": (2.5, NO_BOUND),
@@ -187,17 +207,22 @@ def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cach
         "chain_us": (0.05, NO_BOUND),
         "ramp": (100.0, NO_BOUND),
     }
-    if cached:
+    if origin.cached:
         unknowns |= {"cache_MB": (12.0, NO_BOUND), "cache_GB_per_s": (2 * target.bytes_peak, NO_BOUND)}
-    fixed = {**PLAIN, **priors}
+    if origin.processors:
+        unknowns["edge"] = (10.0, NO_BOUND)
+    fixed = {**PLAIN, **tiles_of(target, origin.processors), **priors}
     return fit(product_seconds, samples, {k: v for k, v in unknowns.items() if k not in fixed}, fixed)
 
 
-def fit_pace(predict: Predict, samples: Samples, values: Coefficients, target: Target) -> Fit:
-    """The law of ``values`` with only the rate of products, ``TFLOP_per_s``, fitted anew."""
-    fixed = {key: value for key, value in values.items() if key != "TFLOP_per_s"}
-    start = min(values["TFLOP_per_s"], target.flop_peak)
-    return fit(predict, samples, {"TFLOP_per_s": (start, target.flop_peak)}, fixed)
+def fit_pace(
+    predict: Predict, samples: Samples, values: Coefficients, target: Target, *, streams: bool = False
+) -> Fit:
+    """The law of ``values`` with the rate of products fitted anew, and with ``streams`` that of memory."""
+    peaks = {"TFLOP_per_s": target.flop_peak} | ({"GB_per_s": target.bytes_peak} if streams else {})
+    fixed = {key: value for key, value in values.items() if key not in peaks}
+    unknowns = {key: (min(values[key], peak), peak) for key, peak in peaks.items()}
+    return fit(predict, samples, unknowns, fixed)
 
 
 def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[str, float]:
@@ -338,9 +363,12 @@ of 2.9 us follow one another every 3.8 us, in a graph every 3.4 (V100; Gray, Get
 
 
 def fit_traffic(folder: Path, prefix: str, keys: Sequence[str]) -> Fit:
-    """The time of a memory-bound kernel however small, or with ``CACHE_KEYS`` the cache, fitted to rows."""
+    """The time of a memory-bound kernel however small, or with ``CACHE_KEYS`` the cache, fitted to rows.
+
+    These are of a kernel that writes beside what it reads, as operators do; those in place stay in the cache.
+    """
     cached = "cache_MB" in keys
-    frame = rows.memory(folder, prefix, "" if cached else "add")
+    frame = rows.memory(folder, prefix, "silu_and_mul" if cached else "add")
     samples = rows.samples_of(frame, ["bytes_min"], ["bytes_min"])
     unknowns = {"fixed_us": (2.0, NO_BOUND), "GB_per_s": (1000.0, NO_BOUND)}
     if cached:

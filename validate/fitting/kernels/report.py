@@ -18,10 +18,11 @@ from profiles.machines.devices import (
     MATMUL_KEYS,
     MEMORY_KEYS,
     OVERLAP,
+    TILE_KEYS,
     WIDE_KEY,
     load_device,
 )
-from profiles.machines.laws import ELEMENT_BYTES, padded
+from profiles.machines.laws import ELEMENT_BYTES, MEMORY_KINDS, padded
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import show, table, toml_text
 from validate.fitting.kernels import laws, rows
@@ -31,6 +32,10 @@ from validate.tables import write_file
 COMMAND: Final = "python -m validate fit-kernels --write"
 """The command that makes these tables."""
 SCALED: Final = "as {like}, paces by the ratio of the peaks; not measured"
+CACHED_ON: Final = "rtx4090-24gb"
+"""Device whose rows show what a second-level cache does for memory-bound kernels."""
+TRAFFIC: Final = ("GB_per_s", *CACHE_KEYS)
+TILED: Final = (*TILE_KEYS, "peak_TFLOP_per_s")
 NO_PRIORS: Final[dict[str, float]] = {}
 
 
@@ -79,13 +84,27 @@ class Builder:
     def _matmul(self, to: Target, origin: Origin) -> Coefficients:
         if origin.like:
             values = self._like("matmul", to, origin)
+            values = {key: of for key, of in values.items() if origin.processors or key not in TILED}
+            values |= laws.tiles_of(to, origin.processors)
+            if origin.traffic:
+                other = to.scaled(self.of("matmul", origin.traffic).values, target(origin.traffic))
+                values |= {key: other[key] for key in TRAFFIC}
             if not origin.rows:
-                return Coefficients(values, SCALED.format(like=origin.like))
+                words, cooler = SCALED.format(like=origin.like), to.cooler(target(origin.like))
+                values["TFLOP_per_s"] *= cooler
+                words += f"; traffic as {origin.traffic}" if origin.traffic else ""
+                words += (
+                    f"; TFLOP_per_s times {cooler:.3f}, by the power of a multiprocessor"
+                    if cooler < 1
+                    else ""
+                )
+                return Coefficients(values, words)
             samples = rows.products(self.folder, origin.rows[0], "forward")
-            return self._paced(origin, values, laws.fit_pace(laws.product_seconds, samples, values, to))
+            fit = laws.fit_pace(laws.product_seconds, samples, values, to, streams=origin.streams)
+            return self._paced(origin, values, fit)
         samples = rows.products(self.folder, origin.rows[0])
         priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
-        fit = laws.fit_products(samples, to, priors, cached=origin.cached)
+        fit = laws.fit_products(samples, to, priors, origin)
         values = {**fit.fixed, **fit.values}
         factors = laws.gradient_factors(self.folder, origin.gradients, values)
         words = f"{self._source(*origin.rows)}: {fit}{_bounds(fit)}"
@@ -170,7 +189,11 @@ class Builder:
         for prefix, keys in ((origin.launch, ("fixed_us",)), (origin.cache, CACHE_KEYS)):
             if prefix:
                 fit = laws.fit_traffic(self.folder, prefix, keys)
-                values |= {key: fit.values[key] for key in keys}
+                scaled = to.scaled(fit.values, target(CACHED_ON)) if keys == CACHE_KEYS else fit.values
+                values |= {key: scaled[key] for key in keys}
+                if origin.streams:
+                    ratio = fit.values["GB_per_s"] / values["pointwise_GB_per_s"]
+                    values |= {f"{of}_GB_per_s": ratio * values[f"{of}_GB_per_s"] for of in MEMORY_KINDS}
                 words.append(f"{' and '.join(keys)}: {self._source(prefix)}: {fit}")
         if origin.launch:
             values["fixed_us"] += laws.BETWEEN_US
@@ -190,7 +213,7 @@ def law_text(name: str, builder: Builder) -> str:
     """Tables ``[laws]`` of a device file."""
     by_kind, to = builder.classes(name), target(name)
     keys = {
-        "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
+        "matmul": (*MATMUL_KEYS, *TILE_KEYS, *CACHE_KEYS),
         "conv": ("forward", "data", "weight"),
         "attention": (*ATTENTION_KEYS, OVERLAP, WIDE_KEY, *CACHE_KEYS),
         "memory": (*MEMORY_KEYS, *CACHE_KEYS),
@@ -206,8 +229,8 @@ def law_text(name: str, builder: Builder) -> str:
 CONVNETS_ON: Final = "NVIDIA GeForce RTX 3090"
 PEAK: Final = 936.0
 """GB per second (NVIDIA GeForce RTX 3090 data sheet)."""
-LIKE: Final = "rtx4090-24gb"
-"""Device whose copies reach the same share of their peak."""
+LIKE: Final = "a100-80gb-sxm"
+"""Device of the same architecture, whose copies reach the same share of their peak."""
 CONVNETS: Final = {"inference": "timm:infer-amp-", "training": "timm:train-amp-"}
 MOVED: Final = {
     "resnet18": 4_666_368, "resnet34": 7_175_168, "vgg13": 20_020_224, "vgg16": 22_629_376, "vgg19": 25_238_528,
