@@ -42,7 +42,7 @@ from sim.inputs.scenarios import (
     scenario_of,
 )
 from sim.outcomes import results
-from sim.outcomes.parts import replay_parts
+from sim.outcomes.parts import parts_by, replay_parts
 from sim.outcomes.runs import parameters_of, run_point, with_source
 from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.outcomes.tasks import SAMPLING, TASKS
@@ -417,10 +417,10 @@ def schedule(
     check_exists(point, scenario, given_parameters(request, point))
     check_passes(point, scenario)
     parts = replay_parts(point, scenario)
-    first = {part.variant.job: part.trace for part in reversed(parts)}
-    order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
+    jobs = parts_by(parts, lambda variant: variant.job)
+    order = tuple(row for first, *_ in jobs for row in first.trace.plan.order)
     note = "this is the iteration without the extra forward pass; see --self-conditioning"
-    return written(point, order, format, (note,) if len(first) < len(parts) else ())
+    return written(point, order, format, (note,) if len(jobs) < len(parts) else ())
 
 
 def serve(
@@ -461,7 +461,7 @@ def serve(
         InfeasibleError: no plan fits.
     """
     own = {item.name for item in fields(ServingOptions)}
-    mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in [*options] if name in own})
+    mine = ServingOptions(**{name: plain_value(options.pop(name)) for name in own & options.keys()})
     sites: list[Simulated] = []
     _check_served(mine.service, {"model": model, "cluster": cluster, **options})
     if model is not None:

@@ -119,8 +119,8 @@ def _names(sweep: Sweep) -> Callable[[Point], str]:
 
 def front(simulated: Sequence[Point]) -> list[Point]:
     """Return the recommended points that no other of them beats in both throughput and memory."""
-    good = [point for point in simulated if point.result is not None and point.recommended]
-    return [of["point"] for of in pareto_front([p.result.to_json() | {"point": p} for p in good if p.result])]
+    rows = [of.result.to_json() | {"point": of} for of in simulated if of.result and of.recommended]
+    return [row["point"] for row in pareto_front(rows)]
 
 
 def _columns_and_rows(
@@ -199,7 +199,7 @@ def legend(table: Table) -> Iterator[str]:
     if table.columns[-1].name == "runs in" and any(row[-1] == "-" for row in table.rows):
         yield f"runs in -: {NO_RUNTIME_TODAY}"
     used = {column.name for column in table.columns} | {
-        words.split()[0] for row in table.rows for cell in row for words in cell.split(", ") if words
+        word for row in table.rows for cell in row for word in cell.split()
     }
     if letters := [f"{letter}: {means}" for letter, means in MEANINGS.items() if letter in used]:
         yield ", ".join(letters)
