@@ -4,7 +4,7 @@ Matplotlib is imported in the methods, since it is slow.
 """
 
 from collections.abc import Iterator
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MORE: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
 
 
+@dataclass(frozen=True, repr=False)
 class Result(results.Result):  # noqa: D101  its base says what it is
     __slots__ = ()
     __doc__ = results.Result.__doc__
@@ -46,9 +47,6 @@ class Result(results.Result):  # noqa: D101  its base says what it is
         if isinstance(result, cls):
             return result
         return cls(**{item.name: getattr(result, item.name) for item in fields(result)})
-
-    def __setattr__(self, name: str, _: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field '{name}'")
 
     def _repr_html_(self) -> str:
         """Return the result as ``sim run`` says it, in a notebook."""

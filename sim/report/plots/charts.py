@@ -223,8 +223,6 @@ def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
 
     Rows without a status are taken as simulated, fitting and recommended.
     """
-    if isinstance(drawable, str | Mapping) or not isinstance(drawable, Iterable | Result):
-        raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
     one = isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "columns")
     items: Iterable[Any] = (drawable,) if one else drawable  # type: ignore[assignment]
     points: list[ChartRow] = [

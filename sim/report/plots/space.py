@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from profiles.errors import InputError, shown
+from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.sweep import pareto_front
 from sim.outcomes.tasks import TASKS
@@ -216,8 +216,6 @@ def plot_winners_info(rows: Drawable, across: str, down: str) -> WinnersInfo:
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
     """
-    if across == down:
-        raise InputError(f"across and down are both {shown(across)}, must be two keys, one for each axis")
     cells: dict[tuple[Any, Any], list[charts.ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     points = plot_rows(rows, "strategy", "samples_per_s", across=across, down=down)
