@@ -215,7 +215,6 @@ Drawable = Union[Sweep, Scaling, Result, "DataFrame", Iterable[Sweep | Scaling |
 """Sweeps, results, their rows, or a frame of these."""
 USUAL: Final = {"status": "simulated", "task": "train", "fits_memory": True, "recommended": True}
 """Values of rows that do not have them."""
-SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
 def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
@@ -250,7 +249,8 @@ def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
             return [item]
     if hasattr(item, "columns"):
         return [row.dropna().to_dict() for _, row in item.astype(object).iterrows()]
-    raise InputError(f"rows hold a {type(item).__name__}, must be {SUCH}")
+    such = "sweeps, results, or what their rows() or frame() gives"
+    raise InputError(f"rows hold a {type(item).__name__}, must be {such}")
 
 
 def plot_trace(source: Trace | Result) -> Trace:
