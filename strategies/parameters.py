@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields, replace
 from functools import cache, partial
-from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -24,16 +23,6 @@ RECEIVES: Final = ("before", "after")
 KINDS: Final = {float: "a number", bool: "True or False", str: "a word", tuple: "integers, as a tuple"}
 
 
-class Parameter(Field[Any]):
-    """A dataclass field whose class checks its values whenever one is made, without a line of its own."""
-
-    __slots__ = ()
-
-    def __set_name__(self, owner: type[Any], name: str) -> None:
-        super().__set_name__(owner, name)
-        _check_when_made(owner)
-
-
 def parameter(
     default: Any,
     help: str,
@@ -43,7 +32,7 @@ def parameter(
     same_as: str | None = None,
     kind: type[Any] | None = None,
 ) -> Any:
-    """Return a dataclass field that describes and checks itself.
+    """Return a dataclass field that describes itself, and that its class checks whenever one is made.
 
     Args:
         default: its value where none is given.
@@ -55,8 +44,7 @@ def parameter(
     """
     kind = kind or (int if default is None else type(default))
     rules = {"help": help, "kind": kind, "choices": tuple(choices), "least": minimum, "most": MAX_PARAMETER}
-    plain = field(default=default, metadata=rules | {"same_as": same_as})
-    return Parameter(**{name: getattr(plain, name) for name in signature(Field).parameters})
+    return field(default=default, metadata=rules | {"same_as": same_as})
 
 
 def option(
@@ -196,25 +184,13 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
         raise wrong(name, f"is {shown(value)}, must be one of {', '.join(choices)}")
 
 
-def _check_when_made(owner: type[Any]) -> None:
-    """Let a class check its parameters before whatever else it does when one is made."""
-    follow_up = getattr(owner, "__post_init__", None)
-    if hasattr(follow_up, "checks"):
-        return
-
-    def check_first(self: Any) -> None:
-        for item in fields_in(type(self)):  # type: ignore[arg-type]
-            if isinstance(item, Parameter):
-                value = plain_value(getattr(self, item.name))
-                if value is item.default:
-                    continue
-                object.__setattr__(self, item.name, value)
-                _check(item, value)
-        if follow_up is not None:
-            follow_up(self)
-
-    check_first.checks = True  # type: ignore[attr-defined]
-    owner.__post_init__ = check_first
+def check_parameters(strategy: Any) -> None:
+    """Refuse values that break the rules of the fields of a strategy, or a policy; make those of NumPy plain."""
+    for item in fields_in(type(strategy)):  # type: ignore[arg-type]
+        value = plain_value(getattr(strategy, item.name))
+        if item.metadata and value is not item.default:
+            object.__setattr__(strategy, item.name, value)
+            _check(item, value)
 
 
 def _check(item: Field[Any], value: Any) -> None:

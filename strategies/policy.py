@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import ClassVar, Final, NamedTuple
 
+from strategies.parameters import check_parameters
+
 
 class Shape(NamedTuple):
     """What a request asks for: pixels, frames and denoising steps; requests of one shape can share a batch."""
@@ -218,6 +220,9 @@ class Policy:
     summary: ClassVar[str]
     batches: ClassVar[bool] = False
     work_conserving: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
     def rank(self, job: Job, fleet: Fleet) -> Rank:
         """Return the key that orders a queue, the same while a request waits; ties go by arrival."""

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+from strategies.parameters import check_parameters
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
@@ -66,6 +67,9 @@ class _Method(ABC):
     baseline: ClassVar[bool] = False
     complexity: ClassVar[int] = 3
     awaits: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
     @abstractmethod
     def bound(self, scenario: TaskScenario) -> float:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from notation import parse_order
 
 from sim.replay.engine import simulate
-from strategies.bounds.critical_path import order_bound
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import order_bound, staged_bound
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
 from strategies.registry import make as make_strategy

@@ -162,7 +162,7 @@ def test_the_bound_is_near_the_critical_path_and_never_above_it(team, context, w
 def test_the_bound_knows_that_exchanges_slow_compute_down(name, trainable):
     asked = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64, trainable=trainable))
     point = make_strategy(name, {})
-    assert 0.985 < point.bound(asked) / replay(point, asked).end_s <= 1 + 1e-12
+    assert 0.965 < point.bound(asked) / replay(point, asked).end_s <= 1 + 1e-12
 
 
 @pytest.mark.parametrize("rest", [{}, {"shard_size": 2}, {"shard_size": 8, "reshard": "false"}])

@@ -1,13 +1,12 @@
-"""Parameters: a strategy checks itself whenever one is made, a stranger's too."""
+"""Parameters: a strategy checks itself whenever one is made."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 import sim
 from profiles.errors import InputError, in_flags
-from strategies import parameters
 from strategies.parameters import completed
 from strategies.registry import strategies_of
 
@@ -38,43 +37,6 @@ def test_every_field_of_every_strategy_checks_itself():
         replace(CLASSES["ulysses"](), keys_values="keep")
     with pytest.raises(InputError, match=r"^layers is"):
         CLASSES["pipefusion"](layers=(4, "4"))
-
-
-def test_a_strategy_from_elsewhere_is_checked_without_a_line_of_its_own():
-    @dataclass(frozen=True, slots=True)
-    class Stranger:
-        name = "stranger"
-        pace: str = parameters.parameter("slow", "how fast", choices=("slow", "fast"))
-        rounds: int = parameters.parameter(2, "rounds", minimum=2)
-        note: str = "anything"
-
-    assert Stranger("fast", 3, note="at all").rounds == 3
-    with pytest.raises(InputError, match=r"^pace is 'quick', must be one of slow, fast$"):
-        Stranger("quick")
-    with pytest.raises(InputError, match=r"^rounds is 1, must be at least 2$"):
-        Stranger(rounds=1)
-
-
-def test_a_check_of_ones_own_runs_after_those_of_the_fields():
-    @dataclass(frozen=True)
-    class Even:
-        degree: int = parameters.parameter(2, "an even number")
-
-        def __post_init__(self):
-            if self.degree % 2:
-                raise InputError(f"degree is {self.degree}, must be even")
-
-    @dataclass(frozen=True)
-    class Wide(Even):
-        width: int = parameters.parameter(1, "a width")
-
-    for cls in (Even, Wide):
-        with pytest.raises(InputError, match="must be even"):
-            cls(3)
-        with pytest.raises(InputError, match="must be at least 1"):
-            cls(0)
-    with pytest.raises(InputError, match=r"^width is 0"):
-        Wide(2, 0)
 
 
 def test_only_what_takes_its_value_from_another_field_is_filled_in():

@@ -85,7 +85,7 @@ def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
     assert trace.p2p_bytes == 2 * (3 + 1)
     sent = {(t.source, t.target) for t in trace.wiring.transfers if t is not None}
     assert {(0, 2), (2, 0)} <= sent
-    with pytest.raises(InfeasibleError, match="the skip from layer 0 to 2 leads from position 0 to 2"):
+    with pytest.raises(InfeasibleError, match="a skip from stage 0 to 2 leads from position 0 to 2"):
         refuse_distant_skips(layout)
 
 

@@ -375,14 +375,10 @@ class _Move:
 def _legs(wiring: Wiring, sizes_bytes: Sequence[float], network: Network) -> list[Leg]:
     """Return for each delivery its (port, seconds held) pairs and its travel time; a signal has none."""
     deliveries = [*zip(wiring.sources, (target for _, target in wiring.slots), sizes_bytes, strict=True)]
-    legs = {
-        (source, target, size_bytes): SIGNAL if source is None else _leg(source, target, size_bytes, network)
-        for source, target, size_bytes in dict.fromkeys(deliveries)
-    }
+    legs = dict.fromkeys(deliveries, SIGNAL)
+    for source, target, size_bytes in legs:
+        if source is not None:
+            route = network.route(source, target)
+            ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
+            legs[source, target, size_bytes] = ports, size_bytes * route.wire_s_per_byte + route.delay_s
     return [legs[delivery] for delivery in deliveries]
-
-
-def _leg(source: int, target: int, size_bytes: float, network: Network) -> Leg:
-    route = network.route(source, target)
-    ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
-    return ports, size_bytes * route.wire_s_per_byte + route.delay_s

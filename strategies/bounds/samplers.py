@@ -17,7 +17,6 @@ from strategies.patching.layout import GridLayout
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import Action, PatchAction
-from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Collective
 from strategies.plans.wiring import Slots
@@ -86,7 +85,10 @@ class _FirstDevice(SamplingBuilder):
         """Start a collective if the first device takes part."""
         if self.device not in devices:
             return -1
-        route = _route(self.network, operation, tuple(devices), size_bytes, subgroup, calls=calls)
+        members, group = tuple(devices), tuple(devices) if subgroup else None
+        route = self.network.collective(
+            Collective(operation, members, size_bytes, group, (), (), calls, subgroup)
+        )
         if self._last and (len(devices) > 1 or subgroup):
             self.host_s += self.calls.collective_s(dispatched_as or operation, calls)
         (result,) = self._step(1, self._last, route.fixed_s + route.wire_s)
@@ -100,19 +102,6 @@ class _FirstDevice(SamplingBuilder):
         rows = self._steps
         starts = walk(rows, [inf] * sum(map(len, rows)), (0.0, 0.0))
         return Pass(starts[0][-1], self.host_s)
-
-
-def _route(
-    network: Network,
-    operation: str,
-    devices: tuple[int, ...],
-    size_bytes: float,
-    subgroup: Subgroup | None,
-    *,
-    calls: int = 1,
-) -> CollectiveRoute:
-    group = devices if subgroup else None
-    return network.collective(Collective(operation, devices, size_bytes, group, (), (), calls, subgroup))
 
 
 def least_run_seconds(layout: GridLayout) -> float:
@@ -146,10 +135,10 @@ class _Rounds:
     def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.stages = pipeline, range(pipeline.grid.pipeline)
         self.stage_pass, self._hop_s = cache(self._stage_pass), cache(self._least_hop_s)
-        kinds = Counter((rows, patch == 0) for patch, rows in enumerate(pipeline.patches))
-        first_of = {(rows, patch == 0): patch for patch, rows in reversed([*enumerate(pipeline.patches)])}
-        self.times = {first_of[kind]: count for kind, count in kinds.items()}
-        self.last = first_of[pipeline.patches[-1], len(pipeline.patches) == 1]
+        # of patches of as many rows one stands for all, but the first, with which the text goes
+        self.times = Counter(
+            patch and pipeline.patches.index(rows, 1) for patch, rows in enumerate(pipeline.patches)
+        )
 
     def least_s(self) -> float:
         """Seconds below which no run can take."""
@@ -167,11 +156,8 @@ class _Rounds:
             busy = Pass.total(
                 (self.stage_pass(stage, patch), times * rounds) for patch, times in self.times.items()
             )
-            way_s = ways_s[self.last]
-            after_s = self._hop_s(stage, self.last) + way_s[-1] - way_s[stage + 1]
-            after_s -= self._hop_s(self.stages[-1], self.last)
             busy_s = max(busy.alone_s, busy.host_s - pipeline.scenario.calls.ahead_s)
-            longest_s = max(longest_s, ways_s[0][stage] + busy_s + max(0.0, after_s))
+            longest_s = max(longest_s, ways_s[0][stage] + busy_s)
         return whole * around_s + longest_s
 
     def _pass_s(self) -> float:
@@ -215,15 +201,11 @@ class _Rounds:
 
     def _after(self, stage: int, patch: int | None) -> Pass:
         """What follows the layers of a stage: a message to the next, or the solver and gathers of the last."""
-        pipeline, calls = self.pipeline, self.pipeline.scenario.calls
+        pipeline, device = self.pipeline, self.pipeline.grid.team(0, stage)[0]
         if stage < self.stages[-1]:
-            return Pass(0.0, calls.message_s)
-        device = pipeline.grid.team(0, stage)[0]
-        gathers = [
-            _route(pipeline.network, "all_gather", group, size, subgroup)
-            for group, size, subgroup in pipeline.gathers(patch)
-            if device in group
-        ]
-        gathered_s = sum(route.fixed_s + route.wire_s for route in gathers)
-        host_s = pipeline.solver_s + len(gathers) * calls.collective_s("all_gather", 1)
-        return Pass(gathered_s, host_s)
+            return Pass(0.0, pipeline.scenario.calls.message_s)
+        builder = _FirstDevice(pipeline, device)
+        builder.compute(device, PASS, 0.0, pipeline.solver_s)
+        for group, size, subgroup in pipeline.gathers(patch):
+            builder.collective("all_gather", group, size, subgroup=subgroup)
+        return builder.measure()

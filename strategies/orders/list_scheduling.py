@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf
-from operator import attrgetter
-from typing import Any, Final, Self
+from operator import itemgetter
+from typing import Any, Final
 
 import numpy as np
 
@@ -56,110 +56,66 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
         ]
         for key in keys
     )
-    runs = (ListScheduler(problem, lanes, each).run() for each in ranks)
-    return min(runs, key=attrgetter("makespan_s")).order()
+    makespan_s, taken = min((_listed(problem, lanes, each) for each in ranks), key=itemgetter(0))
+    numbers = (problem.chains[lane.chain].micro_batches for lane in lanes)
+    coming = [iter(passes_of(lane.stage, lane.kind, of)) for lane, of in zip(lanes, numbers, strict=True)]
+    rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in taken])
+    return Ordering(rows, tuple([tuple([start for _, start in row]) for row in taken]), makespan_s)
 
 
-class ListScheduler:
-    """One order, pass by pass: each device runs, of the passes that are ready and may be held, the least.
+def _listed(
+    problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]
+) -> tuple[float, list[list[tuple[int, float]]]]:
+    """Return the seconds of an order, and for each device the lanes of its passes with their starts.
+
+    Each device runs, of the passes that are ready and may be held, the one of the least key; of equals the older. It
+    looks for one when it is free, and when something comes later than that.
 
     Args:
-        keys: For each lane and micro-batch of its chain its rank; of equals the older goes first.
-
-    Attributes:
-        due_s: when the next micro-batch of each lane arrives; infinite where it is not under way.
-        waiting_s: for each lane the arrivals of micro-batches that are under way after the next one.
-        taken: lane by lane, what each device runs, and the seconds at which that starts.
-        wakes: when each device next looks for something to run.
+        problem: What is to be ordered.
+        lanes: Its lanes.
+        keys: For each lane and micro-batch of its chain its rank.
     """
-
-    def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
-        self.problem, self.lanes, self.keys = problem, lanes, keys
-        self.done = [0] * len(lanes)
-        limits = problem.in_flight or (inf,) * len(problem.positions)
-        self.limits = [limits[lane.stage] if lane.kind == FORWARD else inf for lane in lanes]
-        ends = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind != FORWARD}
-        self.ends = [ends[lane.stage] for lane in lanes]
-        self.due_s = [inf] * len(lanes)
-        self.waiting_s: list[deque[float]] = [deque() for _ in lanes]
-        devices = range(problem.num_devices)
-        self.lanes_on = [[n for n, lane in enumerate(lanes) if lane.device == device] for device in devices]
-        self.free_s = [0.0 for _ in devices]
-        self.taken: list[list[tuple[int, float]]] = [[] for _ in devices]
-        self.wakes = [(0.0, device) for device in devices]
-
-    def run(self) -> Self:
-        """Start all passes."""
-        self._start_all()
-        assert all(done == len(keys) for done, keys in zip(self.done, self.keys, strict=True)), (
-            "list scheduling is stuck"
-        )
-        return self
-
-    @property
-    def makespan_s(self) -> float:
-        """Seconds until all devices are free."""
-        return max(self.free_s)
-
-    def order(self) -> Ordering:
-        """Return the whole order, once it has run."""
-        chains = self.problem.chains
-        coming = [
-            iter(passes_of(lane.stage, lane.kind, chains[lane.chain].micro_batches)) for lane in self.lanes
-        ]
-        rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in self.taken])
-        return Ordering(
-            rows, tuple([tuple([start for _, start in row]) for row in self.taken]), self.makespan_s
-        )
-
-    def _start_all(self) -> None:
-        """Start one pass after another."""
-        first = 0
-        for chain in self.problem.chains:
-            self.due_s[first] = 0.0
-            self.waiting_s[first] = deque([0.0] * (len(chain.micro_batches) - 1))
-            first += len(chain.passes)
-        wakes, free_s, due_s, limits, ends = self.wakes, self.free_s, self.due_s, self.limits, self.ends
-        lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
-        while wakes:
-            now, device = heappop(wakes)
-            if free_s[device] > now:
-                continue
-            best, best_key = -1, inf
-            for number in lanes_on[device]:
-                if due_s[number] <= now:
-                    count = done[number]
-                    key = keys[number][count]
-                    first = key < best_key or best < 0 or (key == best_key and count < done[best])
-                    if first and count - done[ends[number]] < limits[number]:
-                        best, best_key = number, key
-            if best >= 0:
-                start(best, now)
-
-    def _start(self, number: int, now: float) -> None:
-        """Run the next micro-batch of a lane.
-
-        A device looks again when it is free, and when something comes later than that.
-        """
-        lane, waiting_s, wakes, due_s = self.lanes[number], self.waiting_s[number], self.wakes, self.due_s
-        device, following = lane.device, lane.following
-        self.taken[device].append((number, now))
-        self.done[number] += 1
-        end = self.free_s[device] = now + lane.duration_s
+    devices, done = range(problem.num_devices), [0] * len(lanes)
+    limits = problem.in_flight or (inf,) * len(problem.positions)
+    most = [limits[lane.stage] if lane.kind == FORWARD else inf for lane in lanes]
+    backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind != FORWARD}
+    freeing = [backward[lane.stage] for lane in lanes]
+    lanes_on = [[n for n, lane in enumerate(lanes) if lane.device == device] for device in devices]
+    free_s, wakes = [0.0 for _ in devices], [(0.0, device) for device in devices]
+    taken: list[list[tuple[int, float]]] = [[] for _ in devices]
+    arrivals_s = [deque[float]() for _ in lanes]  # of micro-batches that a lane is still to serve
+    first = 0
+    for chain in problem.chains:
+        arrivals_s[first].extend([0.0] * len(chain.micro_batches))
+        first += len(chain.passes)
+    while wakes:
+        now, device = heappop(wakes)
+        if free_s[device] > now:
+            continue
+        best = (inf, 0, -1)
+        for number in lanes_on[device]:
+            count, coming_s = done[number], arrivals_s[number]
+            if coming_s and coming_s[0] <= now and (rank := (keys[number][count], count, number)) < best:
+                best = rank if count - done[freeing[number]] < most[number] else best
+        number = best[-1]
+        if number < 0:
+            continue
+        lane, here_s = lanes[number], arrivals_s[number]
+        taken[device].append((number, now))
+        done[number] += 1
+        here_s.popleft()
+        end = free_s[device] = now + lane.duration_s
         heappush(wakes, (end, device))
-        due = due_s[number] = waiting_s.popleft() if waiting_s else inf
-        if end < due < inf:
-            heappush(wakes, (due, device))
-        if following is None:
-            return
-        due = end + lane.lag_s
-        if due_s[following] < inf:
-            self.waiting_s[following].append(due)
-            return
-        due_s[following] = due
-        there = self.lanes[following].device
-        if due >= self.free_s[there]:
-            heappush(wakes, (due, there))
+        if here_s and here_s[0] > end:
+            heappush(wakes, (here_s[0], device))
+        if lane.following is not None:
+            there_s, there = arrivals_s[lane.following], lanes[lane.following].device
+            there_s.append(end + lane.lag_s)
+            if len(there_s) == 1 and there_s[0] >= free_s[there]:
+                heappush(wakes, (there_s[0], there))
+    assert all(count == len(of) for count, of in zip(done, keys, strict=True)), "list scheduling is stuck"
+    return max(free_s), taken
 
 
 def lower_bound_s(problem: Problem) -> float:

@@ -229,14 +229,12 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
 
 def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
     """Return whether an order keeps within the limits of a problem."""
-    for stage, limit in enumerate(problem.in_flight or ()):
-        kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]
-        if max(accumulate(1 if kind == FORWARD else -1 for kind in kinds), default=0) > limit:
-            return False
-    return True
+    stages = enumerate(problem.positions)
+    of_stages = ([action for action in rows[at] if action.stage == stage] for stage, at in stages)
+    return all(held <= limit for held, limit in zip(peak_held(of_stages), limits_of(problem), strict=True))
 
 
-def peak_held(rows: Sequence[Sequence[StageAction]]) -> list[int]:
+def peak_held(rows: Iterable[Sequence[StageAction]]) -> list[int]:
     """Return the most activations of stages that each device holds at once in an order."""
     steps = ((1 if action.kind == FORWARD else -1 for action in row) for row in rows)
     return [max(accumulate(of_row), default=0) for of_row in steps]

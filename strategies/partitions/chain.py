@@ -218,15 +218,17 @@ class StageSearch:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
         return sum(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
 
-    def best(self, rounds: int, allowed: BoolArray | None = None) -> CostVector:
-        """The point over the allowed stages with the least rounds x pace + gap.
+    def rank(self, point: CostVector, rounds: int) -> tuple[float, float, CostVector]:
+        """Its bound, its pace and the point: of equal bounds the smallest pace wins, then the smallest point."""
+        pace = self.pace(point)
+        return rounds * pace + point[-1], pace, point
 
-        Among equals the smallest pace wins, then the smallest point.
-        """
+    def best(self, rounds: int, allowed: BoolArray | None = None) -> CostVector:
+        """The point over the allowed stages of the least rank, by rounds x pace + gap."""
         least_gap = self.least_maximum(self.criteria[-1], allowed)
         best: tuple[float, float, CostVector] | None = None
         for level in self.levels(self.criteria, allowed):
-            ranked = [(rounds * self.pace(p) + p[-1], self.pace(p), p) for p in level]
+            ranked = [self.rank(point, rounds) for point in level]
             best = min(ranked) if best is None else min(best, *ranked)
             if rounds * min(map(self.pace, level)) + least_gap > best[0]:  # later levels are no quicker
                 break
@@ -335,35 +337,7 @@ def optimal_pair(
     Source: DiffusionPipe, Eq. 13 - 16.
     """
     searches = [StageSearch.over(chain, num_stages, self_conditioning) for chain in (down, up)]
-    joint = _best_joint(searches, rounds)
+    fronts = (search.front(search.criteria) for search in searches)
+    joints = (tuple(map(max, down, up)) for down, up in product(*fronts))  # Eq. 10 and 11
+    joint = min(joints, key=lambda point: searches[0].rank(point, rounds))
     return [search.boundaries(search.best(rounds, search.within(joint))) for search in searches]
-
-
-def _best_joint(searches: Sequence[StageSearch], rounds: int) -> CostVector:
-    """The maxima over both chains of the best pair."""
-    least_gap = max(search.least_maximum(search.criteria[-1]) for search in searches)
-    best: tuple[float, float, CostVector] | None = None
-    for levels in _levels(searches):
-        joints = [tuple(map(max, down, up)) for down, up in product(*levels)]  # Eq. 10 and 11
-        paces = map(searches[0].pace, joints)
-        ranked = [(rounds * pace + of[-1], pace, of) for pace, of in zip(paces, joints, strict=True)]
-        if best is not None and rounds * min(rank[1] for rank in ranked) + least_gap > best[0]:
-            break
-        best = min(ranked) if best is None else min(best, *ranked)
-    assert best is not None, "chains with enough legal cuts have partitions"
-    return best[2]
-
-
-def _levels(searches: Sequence[StageSearch]) -> Iterator[list[list[CostVector]]]:
-    """Yield, for ever smaller bounds on both gaps, the non-dominated points of each chain.
-
-    A chain whose gaps are below the next bound anyway keeps its level: fewer stages forbidden would not
-    have given another one.
-    """
-    levels = [search.levels(search.criteria) for search in searches]
-    reached = [next(of_chain, []) for of_chain in levels]
-    while all(reached):
-        yield reached
-        gaps = [max(point[-1] for point in level) for level in reached]
-        chains = zip(levels, reached, gaps, strict=True)
-        reached = [next(of_chain, []) if gap == max(gaps) else level for of_chain, level, gap in chains]

@@ -4,7 +4,7 @@ Every training strategy gives cuts of its backbones and an order; the rest is th
 ``strategies.pipelining.reduction`` adds the sums of gradients and the optimizer steps.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -86,7 +86,7 @@ class PipelineBuilder:
         self._handovers = (0.0,) * len(self.stages) if layout.in_units else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage) for stage in self.stages]
         self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
-        self._skips = self._skips_between_stages() if layout.skip_route == "local" else {}
+        self._skips = layout.skips_bytes if layout.skip_route == "local" else {}
         extra = any(action.kind == EXTRA_FORWARD for row in rows for action in row)
         lacks_extra = self.scenario.workload.extra_forward and not extra
         self._order = with_extra_forwards(layout, rows) if lacks_extra else rows
@@ -238,22 +238,6 @@ class PipelineBuilder:
         last = self.stages[seat.last]
         output_bytes = self.layout.component(last).layers[last.last_layer].output_bytes
         return self._column("feedback", seat.last, output_bytes * self.layout.local_batch, written=written)
-
-    def _skips_between_stages(self) -> dict[tuple[int, int], float]:
-        """The bytes of the skips between each two stages of a chain."""
-        between: dict[tuple[int, int], float] = {}
-        for cut in range(len(self.cuts)):
-            component = self.scenario.model.components[self.cuts[cut].component]
-            stages = self.layout.chain(cut)
-            starts = [self.stages[number].first_layer for number in stages]
-            for skip in component.skips:
-                source, target = (
-                    stages[bisect_right(starts, layer) - 1] for layer in (skip.source, skip.target)
-                )
-                if source != target:
-                    size = component.layers[skip.source].output_bytes * self.layout.local_batch
-                    between[source, target] = between.get((source, target), 0.0) + size
-        return between
 
     def _put_first(self, frozen: FrozenWork) -> None:
         """Put frozen ops before the pipeline; on a mesh those of a micro-batch right before its first pass."""

@@ -65,16 +65,14 @@ def folded(
 
 def refuse_distant_skips(layout: Layout) -> None:
     """Refuse skips that must stay on one device although their ends lie on two."""
-    for number, cut in enumerate(layout.cuts):
-        stages = [layout.stages[s] for s in layout.chain(number)]
-        at = {layer: s.position for s in stages for layer in range(s.first_layer, s.last_layer + 1)}
-        for skip in layout.scenario.model.components[cut.component].skips:
-            if at[skip.source] != at[skip.target]:
-                raise InfeasibleError(
-                    f"`skip_route` is local, but the skip from layer {skip.source} to {skip.target} leads from"
-                    f" position {at[skip.source]} to {at[skip.target]}",
-                    "a skip that must stay local leaves its device",
-                )
+    for source, target in layout.skips_bytes:
+        here, there = layout.stages[source].position, layout.stages[target].position
+        if here != there:
+            raise InfeasibleError(
+                f"`skip_route` is local, but a skip from stage {source} to {target} leads from position {here} to"
+                f" {there}",
+                "a skip that must stay local leaves its device",
+            )
 
 
 def cut_chain(

@@ -23,8 +23,8 @@ from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.mesh import GATHER, SHARDS, Collected, Mesh
 from strategies.pipelining.stages import Shape, divisors
-from strategies.pipelining.teams import PassTimes, TeamPass, insides
-from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
+from strategies.pipelining.teams import PassTimes, insides, pass_times
+from strategies.pipelining.units import Exchange, exchange, least_bytes, step_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Plan, Stage
 from strategies.plans.workloads import OWN_DRAWS
@@ -190,38 +190,15 @@ def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> f
     return layout.law(what.operation, (0,)).least_s(sum(sizes), len(sizes))
 
 
-def _summing_s(layout: Layout, way: Exchange, sizes: Sequence[float]) -> list[float]:
-    """Seconds of each of the collectives that sum pieces of gradients of so many bytes."""
-    steps = way.summing(layout.mesh)
-    return [
-        _collectives_s(layout, what, [size / layout.parts**number for size in sizes])
-        for number, what in enumerate(steps)
+def _passes_s(layout: Layout, units: range, slowdown: float) -> PassTimes:
+    """Seconds of all passes of a micro-batch; what they copy is left out."""
+    inside, kinds = insides(layout), {FORWARD: 1 + layout.scenario.workload.extra_forward, BACKWARD: 1}
+    rows = [
+        [times * often * seconds for seconds in pass_times(layout, of, kind, slowdown)]
+        for of, times in Counter(inside[unit] for unit in units).items()
+        for kind, often in kinds.items()
     ]
-
-
-def _passes(layout: Layout, units: range, way: Exchange, again: range) -> list[tuple[TeamPass, int]]:
-    """The passes of a micro-batch, the first one first, and how many are alike.
-
-    Weights are copied before the forward, of units ``again`` before the backward too, and gradients after it.
-    """
-    stages, inside, extra = layout.stages, insides(layout), layout.scenario.workload.extra_forward
-    gathers, packs = way.gathers and layout.parts > 1, way.gathers or layout.parts > 1
-    sums = -(-layout.shape.micro_batches // way.every) / layout.shape.micro_batches
-    first, alike = dict[object, int](), Counter[tuple[int, bool]]()
-    for unit in units:
-        sizes = stages[unit].parameters, layout.parameters[unit], layout.summed_parameters[unit]
-        alike[first.setdefault((inside[unit], *sizes), unit), unit in again] += 1
-    passes = []
-    for (unit, twice), times in alike.items():
-        pieces = way.pieces(layout, unit) if packs else []
-        copied_back_s = sums * sum(packed_s(layout, unit, size) for _, size in pieces)
-        copied_s = unpacked_s(layout, unit) if gathers else 0.0
-        passes += [
-            (TeamPass(inside[unit], FORWARD, copied_s), times),
-            (TeamPass(inside[unit], FORWARD, 0.0 if way.sweeps else copied_s), times * extra),
-            (TeamPass(inside[unit], BACKWARD, copied_s * twice, copied_back_s), times),
-        ]
-    return passes
+    return PassTimes(*map(sum, zip(*rows, strict=True)))
 
 
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
@@ -234,21 +211,20 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     workload, count, mesh = layout.scenario.workload, layout.shape.micro_batches, layout.mesh
     recipe, slowdown = workload.recipe, layout.scenario.cluster.overlap_slowdown
     frozen_s, after_s = before_s(layout, [layout.stages[units[0]]]), step_s(layout, units)
-    # of sweeps the last unit stays from its first forward, an extra one too, to its backward
-    again = units if not way.sweeps else units[:-1] if way.reshard else units[:0]
-    pieces = [(unit, *piece) for unit in reversed(units) for piece in way.pieces(layout, unit)]
-    sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
-    passes = _passes(layout, units, way if any(sizes) else Exchange(), again)
-    usual, slowed = (
-        PassTimes.total((of.times(layout, factor), count * times) for of, times in passes)
-        for factor in (1.0, slowdown)
-    )
-    work_s = count * frozen_s + usual.work_s
+    usual, slowed = (_passes_s(layout, units, factor) for factor in (1.0, slowdown))
+    work_s = count * (frozen_s + usual.work_s)
+    pieces = [piece for unit in reversed(units) for piece in way.pieces(layout, unit)]
+    sizes = [size * recipe.gradient_bytes for _, size in pieces]
     if not any(sizes):
-        return work_s + usual.wait_s + after_s
-    streams_s = [-(-count // way.every) * seconds for seconds in _summing_s(layout, way, sizes)]
+        return work_s + count * usual.wait_s + after_s
+    streams_s = [
+        -(-count // way.every) * _collectives_s(layout, what, [size / layout.parts**number for size in sizes])
+        for number, what in enumerate(way.summing(mesh))
+    ]
     if way.gathers:
         gather = Collected(GATHER, SHARDS, mesh.sharding)
+        # of sweeps the last unit stays from its first forward, an extra one too, to its backward
+        again = units if not way.sweeps else units[:-1] if way.reshard else units[:0]
         gathered = [*units] * (2 if workload.extra_forward and not way.sweeps else 1) + [*again]
         sizes = [layout.weights_bytes[unit] for unit in gathered]
         streams_s[0] += count * _collectives_s(layout, gather, sizes)
@@ -256,7 +232,8 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
         weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
         after_s += _collectives_s(layout, Collected(GATHER, SHARDS, mesh.shared_among), weights)
     if not way.overlap:
-        return work_s + usual.wait_s + sum(streams_s) + after_s
-    beside_s = (1 - 1 / slowdown) * max(*streams_s, usual.beside_s) + slowed.wait_s / slowdown
-    waits_s = max(usual.wait_s, (1 - BELOW_SUM) * beside_s)
+        return work_s + count * usual.wait_s + sum(streams_s) + after_s
+    beside_s = (1 - 1 / slowdown) * max(*streams_s, count * usual.beside_s)
+    beside_s += count * slowed.wait_s / slowdown
+    waits_s = max(count * usual.wait_s, (1 - BELOW_SUM) * beside_s)
     return max(work_s + waits_s, frozen_s + max(streams_s)) + after_s

@@ -3,6 +3,7 @@
 Placement, network and batches are derived here, once. A layout without cuts is what stages are cut for.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -236,6 +237,21 @@ class Layout:
             for stage, of in zip(self.stages, map(self.component, self.stages), strict=True)
         )
         return tuple(size * self.local_batch for size in sizes)
+
+    @cached_property
+    def skips_bytes(self) -> dict[tuple[int, int], float]:
+        """The bytes of one micro-batch's skips between each two stages of a chain."""
+        sizes: dict[tuple[int, int], float] = {}
+        for number, cut in enumerate(self.cuts):
+            component, first = self.scenario.model.components[cut.component], self.chain(number).start
+            for skip in component.skips:
+                source, target = (
+                    first + bisect_right(cut.boundaries, layer) - 1 for layer in (skip.source, skip.target)
+                )
+                if source != target:
+                    size = component.layers[skip.source].output_bytes * self.local_batch
+                    sizes[source, target] = sizes.get((source, target), 0.0) + size
+        return sizes
 
     @cached_property
     def hops_s(self) -> list[tuple[float, float]]:

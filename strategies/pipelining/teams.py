@@ -10,7 +10,7 @@ parameters that each of them has whole (FSDP2, ``_get_grad_inner_tensor``).
 Between two exchanges work is spread evenly; those of several layers of a unit are one collective of as many calls.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
@@ -192,45 +192,25 @@ class PassTimes(NamedTuple):
     wait_s: float
     beside_s: float
 
-    @classmethod
-    def total(cls, passes: Iterable[tuple["PassTimes", float]]) -> "PassTimes":
-        """Return the times of passes, each of which happens so often."""
-        rows = [[times * seconds for seconds in one] for one, times in passes]
-        return cls(*map(sum, zip(*rows, strict=True)))
 
+def pass_times(layout: Layout, inside: Inside, kind: str, slowdown: float) -> PassTimes:
+    """Return the times of a pass through a unit where of all ports only its team and those alike use theirs.
 
-class TeamPass(NamedTuple):
-    """A pass through a unit: what is inside, the kind, and seconds of copies in its first piece, and in its last."""
-
-    inside: Inside
-    kind: str
-    first_s: float = 0.0
-    last_s: float = 0.0
-
-    def times(self, layout: Layout, slowdown: float) -> PassTimes:
-        """Return its times where of all ports only its team and those alike use theirs.
-
-        Args:
-            layout: the units.
-            slowdown: factor on the seconds of compute; waits are shorter then.
-        """
-        items = _items_of(layout, self.inside, self.kind)
-        pieces_s = [item for item in items if isinstance(item, float)]
-        pieces_s[0] += self.first_s
-        pieces_s[-1] += self.last_s
-        following, streams = iter(pieces_s), dict.fromkeys((CONTEXT, TENSOR), 0.0)
-        there_s = later_s = beside_s = 0.0
-        for item in items:
-            if isinstance(item, float):
-                there_s, later_s = max(there_s + slowdown * next(following), later_s), 0.0
-                continue
-            what, size, calls, wait = item
-            seconds = layout.seconds(what, size, calls)
-            streams[what.stream] = end_s = max(there_s, streams[what.stream]) + seconds
-            there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
-            beside_s += 0.0 if wait else seconds
-        work_s = slowdown * sum(pieces_s)
-        return PassTimes(work_s, there_s - work_s, beside_s)
+    ``slowdown`` is a factor on the seconds of compute; waits are shorter then.
+    """
+    streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
+    there_s = later_s = work_s = beside_s = 0.0
+    for item in _items_of(layout, inside, kind):
+        if isinstance(item, float):
+            work_s += slowdown * item
+            there_s, later_s = max(there_s + slowdown * item, later_s), 0.0
+            continue
+        what, size, calls, wait = item
+        seconds = layout.seconds(what, size, calls)
+        streams[what.stream] = end_s = max(there_s, streams[what.stream]) + seconds
+        there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
+        beside_s += 0.0 if wait else seconds
+    return PassTimes(work_s, there_s - work_s, beside_s)
 
 
 class TeamWriter:

@@ -9,8 +9,7 @@ from typing import ClassVar, Final, Self
 
 from profiles.errors import InputError, counted
 from strategies import parameters as fields
-from strategies.bounds.critical_path import order_bound
-from strategies.bounds.pipelines import staged_bound, uncut_bound
+from strategies.bounds.pipelines import order_bound, staged_bound, uncut_bound
 from strategies.orders.named import SPLIT, WHOLE, one_forward_one_backward_order, placed, whole
 from strategies.orders.problem import most_in_flight
 from strategies.pipelining.cutting import folded

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from profiles.errors import InfeasibleError
-from strategies.bounds.critical_path import two_way_least_memory
-from strategies.bounds.pipelines import uncut_bound
+from strategies.bounds.pipelines import two_way_least_memory, uncut_bound
 from strategies.orders.named import chimera_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import shapes
