@@ -70,16 +70,6 @@ class Stream:
         return beside + max(0.0, work_s - beside / self.slowdown)
 
 
-def streams_of(plan: Plan) -> list[Stream | None]:
-    """Return the communication streams of each device; None where it has none, or they do not slow down compute."""
-    streams: list[Stream | None] = [None] * len(plan.ops)
-    slowdown = plan.placement.cluster.overlap_slowdown
-    if slowdown > 1:
-        for device in {device for collective in plan.collectives for device in collective.devices}:
-            streams[device] = Stream(slowdown)
-    return streams
-
-
 ROUNDING_S: Final = 1e-12
 """Work below this counts as done, as the last digits of a sum of times."""
 
@@ -119,8 +109,7 @@ def simulate(plan: Plan, network: Network | None = None) -> Trace:
     Raises:
         DeadlockError: the order can never be carried out; the text names what each device was waiting for.
     """
-    with no_collection():
-        return _Replay(wire(plan), network or Network(plan.placement)).run()
+    return _Replay(wire(plan), network or Network(plan.placement)).run()
 
 
 @contextmanager
@@ -163,7 +152,10 @@ class _Replay:
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
         self.before = wiring.before
-        self.beside = streams_of(plan)
+        self.beside: list[Stream | None] = [None] * len(plan.ops)  # where they slow down compute
+        if (slowdown := plan.placement.cluster.overlap_slowdown) > 1:
+            for device in {device for collective in plan.collectives for device in collective.devices}:
+                self.beside[device] = Stream(slowdown)
 
     def run(self) -> Trace:
         """Replay the plan to its end."""

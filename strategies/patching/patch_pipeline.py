@@ -6,15 +6,18 @@ before. The last stage turns the prediction into latents and sends them to the f
 devices under sequence and tensor parallelism; with one stage this is those alone.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, combinations
+from itertools import accumulate
 from math import ceil
+
+import numpy as np
 
 from profiles.architectures.shares import Share
 from profiles.errors import InfeasibleError
+from strategies.partitions.chain import least_maximum, stage_table
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid
@@ -299,18 +302,10 @@ def paced_stages(scenario: SamplingScenario, degree: int, patches: int) -> tuple
 def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
     """Return the layers of each stage such that the longest stage is as short as can be, and no stage is empty."""
     assert degree <= len(seconds), f"{degree} stages of {len(seconds)} layers"
-    sums = [0.0, *accumulate(seconds)]
-
-    def stages(longest: float) -> tuple[int, ...]:
-        """Return stages no longer than that, where they hold all layers; else none."""
-        layers, start = [], 0
-        for later in range(degree - 1, -1, -1):
-            end = start
-            while end < len(seconds) - later and sums[end + 1] - sums[start] <= longest:
-                end += 1
-            layers.append(end - start)
-            start = end
-        return tuple(layers) if start == len(seconds) and all(layers) else ()
-
-    lengths = sorted({end - start for start, end in combinations(sums, 2)})
-    return stages(lengths[bisect_left(lengths, True, key=lambda longest: bool(stages(longest)))])
+    stage_s, layers, start = stage_table(np.array(seconds)), [], 0
+    longest_s = least_maximum(stage_s, degree)
+    for later in range(degree - 1, -1, -1):
+        end = min(int(np.flatnonzero(stage_s[start] <= longest_s)[-1]), len(seconds) - later)
+        layers.append(end - start)
+        start = end
+    return tuple(layers)

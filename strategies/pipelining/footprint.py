@@ -269,15 +269,13 @@ def _swapped_bytes(layout: Layout, stages: Sequence[Stage]) -> float:
 
 def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Activations that each stage saves of one micro-batch, and bytes that stay on each position."""
-
-    def make() -> tuple[tuple[float, ...], tuple[float, ...]]:
-        saved = tuple(saved_bytes(layout, stage) for stage in layout.stages)
-        return saved, tuple(resident_bytes(layout, position) for position in range(layout.shape.degree))
-
     # shared by group sizes and by orders
     parts = layout.parts if layout.divided else 1
     of = (layout.cuts, layout.skip_route, layout.mesh, layout.in_units, layout.divided)
-    return layout.scenario.remember(("held", of, parts, layout.local_batch), make)
+    saved = (saved_bytes(layout, stage) for stage in layout.stages)
+    resident = (resident_bytes(layout, position) for position in range(layout.shape.degree))
+    key = ("held", of, parts, layout.local_batch)
+    return layout.scenario.remember(key, lambda: (tuple(saved), tuple(resident)))
 
 
 def uncut_memory_bytes(layout: Layout) -> float:

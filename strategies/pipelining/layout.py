@@ -384,14 +384,14 @@ class Layout:
                 f"`offload` is {workload.offload}, but the backbone's weights are shared among GPUs",
                 "offloaded blocks are of whole backbones",
             )
-        return [*map(self._weight_bytes, range(len(self.stages)))]
-
-    def _weight_bytes(self, unit: int) -> float:
-        workload, trained = self.scenario.workload, self.parameters[unit]
-        locked = self.stages[unit].parameters - self.trained_parameters[unit] if workload.rank else 0.0
-        if self.mesh.tensor > 1 and workload.rank:
-            locked = self.kept(unit).locked
-        return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
+        sizes = []
+        for unit, trained in enumerate(self.parameters):
+            locked = 0.0
+            if workload.rank:
+                locked = self.stages[unit].parameters - self.trained_parameters[unit]
+                locked = self.kept(unit).locked if self.mesh.tensor > 1 else locked
+            sizes.append(trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES)
+        return sizes
 
     def exchanged_bytes(self, stage: Stage) -> float:
         """Bytes of one sample for each element of ``exchanges.csv``, whose text comes on top."""
@@ -430,11 +430,9 @@ class Layout:
 
     def law(self, operation: str, positions: tuple[int, ...]) -> CollectiveLaw:
         """Return the law of an operation of all replicas of some positions."""
-
-        def make() -> CollectiveLaw:
-            return collective_law(self.scenario.cluster, operation, self.placement.group(*positions))
-
-        return self.scenario.remember(("reduction", operation, self.placement, positions), make)
+        cluster, key = self.scenario.cluster, ("reduction", operation, self.placement, positions)
+        group = self.placement.group
+        return self.scenario.remember(key, lambda: collective_law(cluster, operation, group(*positions)))
 
     def step_s(self, trained: float) -> float:
         """Seconds of the optimizer's step and of the host, on a replica of a stage with so many trained parameters.
