@@ -1,7 +1,6 @@
 """Bounds of pipelines: seconds that no order of their stages can undercut, or no iteration in an order of theirs."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import NamedTuple
 
 from strategies.orders.problem import Chain, Pass, follow
 from strategies.pipelining.builder import with_extra_forwards
@@ -84,24 +83,26 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: the gradients of weights may be computed later than those of inputs.
     """
-    limits: list[list[_Limit]] = [[] for _ in layout.hosted]
+    limits: list[list[tuple[float, float, float]]] = [
+        [] for _ in layout.hosted
+    ]  # before, of, and after passes
     for cut in range(len(layout.cuts)):
         passes = layout.passes(cut, extra=layout.scenario.workload.extra_forward, split=split)
         count = len(layout.micro_batches(cut))
         ready_s, after_s = 0.0, sum(one.duration_s + one.lag_s for one in passes)
         for number, kind, pass_s, lag_s in passes:
             here, after_s = limits[layout.stages[number].position], after_s - (pass_s + lag_s)
-            here.append(_Limit(ready_s, count * pass_s, max(0.0, after_s) + lag_s))
+            here.append((ready_s, count * pass_s, max(0.0, after_s) + lag_s))
             if kind == BACKWARD_INPUT:
                 waiting_s = layout.weight_part_s(layout.stages[number])
-                here.append(_Limit(ready_s + pass_s, count * waiting_s, 0.0))
+                here.append((ready_s + pass_s, count * waiting_s, 0.0))
             ready_s += pass_s + lag_s
     steps = _steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
     least_s = 0.0
     for hosted, here in zip(layout.hosted, limits, strict=True):
         heads_s, works_s, tails_s = zip(*here, strict=True)
-        spans = [*here, _Limit(min(heads_s), sum(works_s), min(tails_s))]
+        spans = [*here, (min(heads_s), sum(works_s), min(tails_s))]
         step_s = min((steps[stage] for stage in hosted), default=0.0)
         for head_s, work_s, tail_s in spans:
             # after a part of a backward that may wait comes nothing but its own device's step
@@ -120,14 +121,6 @@ def _steps_s(layout: Layout) -> list[float]:
         for number in twins:
             seconds[number], _ = layout.update_s(number, positions)
     return seconds
-
-
-class _Limit(NamedTuple):
-    """Passes on one position: the least seconds before them, those of their work, and the least after them."""
-
-    head_s: float
-    work_s: float
-    tail_s: float
 
 
 def order_bound(

@@ -10,10 +10,8 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 
 For a bidirectional pipeline two chains are cut into equally many stages: one backbone runs down positions 0 to P - 1,
 the other up. The objective (M_CDM + 2S - 2) max(W_down, W_up) + max(Y_down, Y_up) couples the chains by nothing but
-their maxima, so that the non-dominated combinations of each chain for itself suffice. They are walked together
-in the order of falling gaps: whichever chain has the larger gap is asked for its next combination, until the
-longest stage alone costs more than the best pair found. Source: sections 4.2 and 4.3, Eq. 10 - 18. M_CDM is not
-defined there; 2M, the micro-batches of both backbones, makes the objective an upper bound.
+their maxima, so that the non-dominated combinations of each chain for itself suffice. Source: sections 4.2 and 4.3,
+Eq. 10 - 18. M_CDM is not defined there; 2M, the micro-batches of both backbones, makes the objective an upper bound.
 """
 
 from collections.abc import Iterator, Sequence

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Self
 
-from strategies.bounds.pipelines import order_bound, staged_bound, two_way_least_memory, uncut_bound
+from strategies.bounds.pipelines import (
+    least_frozen_s,
+    order_bound,
+    staged_bound,
+    two_way_least_memory,
+    uncut_bound,
+)
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.filling import fill_bubbles
@@ -95,7 +101,8 @@ class DiffusionPipe(DepthFirstPipeline):
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         layout = self.layout(scenario)
-        return max(staged_bound(layout, frozen_first=False), self._uncut_s(layout))
+        evenly_s = sum(_stages_s(layout)) / layout.shape.degree + least_frozen_s(layout)
+        return max(staged_bound(layout, frozen_first=False), evenly_s)
 
     def _uncut_s(self, layout: Layout) -> float:
         return uncut_bound(layout, self.pipeline_degree, frozen_first=False)
@@ -113,6 +120,16 @@ class DiffusionPipe(DepthFirstPipeline):
         if _is_cascaded(scenario):
             return two_way_least_memory(self.layout(scenario))
         return DepthFirstPipeline.least_memory_bytes(self, scenario)
+
+
+def _stages_s(layout: Layout) -> list[float]:
+    """The compute of each stage, in seconds."""
+    scenario, count = layout.scenario, layout.shape.micro_batches
+    passes = 2 if scenario.workload.extra_forward else 1
+    return [
+        count * (passes * stage.forward_s + stage.backward_s) + scenario.step_s(trained)
+        for stage, trained in zip(layout.stages, layout.trained_parameters, strict=True)
+    ]
 
 
 def _input_wire_s_per_byte(layout: Layout) -> float:
