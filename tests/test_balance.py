@@ -105,8 +105,8 @@ def test_packing_evens_out_several_samples_a_rank(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "text", "says"),
     [
-        ({}, "", "mixture.toml: has 0 shapes, must have at least 2"),
-        ({}, '[[shape]]\nshare = 0.5\nresolution = 512\n' * 3, "share: those of its shapes add up to 1.5, must be 1"),
+        ({}, "", "mixture.toml: share: those of all [[shape]] add up to 0, must be 1"),
+        ({}, '[[shape]]\nshare = 0.5\nresolution = 512\n' * 3, "those of all [[shape]] add up to 1.5, must be 1"),
         ({}, "[[shape]]\nshare = 1\nresolution = 0\n", "resolution is 0, must be at least 1"),
         ({}, '[[shape]]\nshare = 0.5\nresolution = "wide"\n' * 2, "wide"),
         ({}, "[[shape]]\nshare = 0.5\nresolution = 512\nsteps = 3\n" * 2, "steps"),

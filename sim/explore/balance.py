@@ -9,16 +9,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import fsum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 import profiles
 from profiles.costs.resolutions import in_words, sides_of
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InfeasibleError, InputError
 from profiles.files import Table
 from profiles.names import file_of
 from sim.outcomes.results import Result
+
+T = TypeVar("T")
 
 SHAPES: Final = Path(profiles.__file__).parent / "shapes"
 """Mixtures that are shipped."""
@@ -82,31 +84,36 @@ class Balance:
         return {"ranks": self.ranks, "shapes": shapes, "ways": ways}
 
 
+def read_mixture(name: str, folder: Path, key: str, read: Callable[[Table], T]) -> list[T]:
+    """Return the entries of a mixture, a shipped one or a file, whose shares must add up to 1."""
+    table, total, entries = Table.read(file_of("mix", name, folder)), 0.0, list[T]()
+    for word in ("title", "source"):
+        table.text(word, "-")
+    for of in table.tables(key):
+        total += of.positive("share", maximum=1)
+        try:
+            entries.append(read(of))
+        except InputError as error:
+            words = str(error)
+            raise InputError(words if words.startswith(of.where) else f"{of.where}: {words}") from None
+        of.finish()
+    table.finish()
+    if abs(total - 1) > 1e-6:
+        raise InputError(f"{table.where}: share: those of all [[{key}]] add up to {total:g}, must be 1")
+    return entries
+
+
 def read_shapes(name: str) -> tuple[Trained, ...]:
     """Return the shapes of a mixture, a shipped one or a file."""
-    table = Table.read(file_of("mix", name, SHAPES))
-    for key in ("title", "source"):
-        table.text(key, "-")
-    shapes = tuple(map(_shape_of, table.tables("shape")))
-    table.finish()
-    if len(shapes) < 2:
-        raise InputError(f"{table.where}: has {counted(len(shapes), 'shape')}, must have at least 2")
-    if abs((total := fsum(of.share for of in shapes)) - 1) > 1e-6:
-        raise InputError(f"{table.where}: share: those of its shapes add up to {total:g}, must be 1")
-    return shapes
+    return tuple(read_mixture(name, SHAPES, "shape", _shape_of))
 
 
 def _shape_of(of: Table) -> Trained:
     """Return a shape of a mixture."""
     text = isinstance(of.values().get("resolution"), str)
     size = of.text("resolution") if text else str(of.integer("resolution", minimum=1))
-    share = of.positive("share", maximum=1)
     frames, batch = (of.integer(key, 1, minimum=1) for key in ("frames", "batch"))
-    of.finish()
-    try:
-        return Trained(share, in_words(*sides_of(size)), frames, batch)
-    except InputError as error:
-        raise InputError(f"{of.where}: {error}") from None
+    return Trained(of.positive("share"), in_words(*sides_of(size)), frames, batch)
 
 
 def find_balance(

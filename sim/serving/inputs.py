@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass, replace
+from functools import partial
 from math import inf, prod
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,8 @@ from profiles.architectures.models import Model
 from profiles.costs.resolutions import named_size, sides_of
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, counted, shown, warn_caller, wrong
 from profiles.files import Table, read_rows
-from profiles.names import file_of, known_name, unknown_name
+from profiles.names import known_name, unknown_name
+from sim.explore.balance import read_mixture
 from sim.inputs.scenarios import check_size
 from sim.serving.options import Kind, ServingOptions, Trace, positive
 from sim.serving.serve import Question
@@ -128,7 +130,8 @@ def _kinds(options: ServingOptions, usual: Shape, model: Model | None) -> tuple[
     if options.requests is not None:
         (kinds, trace), whose = read_trace(Path(options.requests), options.slo), "request has a deadline_s"
     elif options.mix is not None:
-        kinds, whose = read_mix(options.mix, usual, options.slo, model), "class has an slo"
+        read = partial(_kind_of, usual, options.slo, model)
+        kinds, whose = read_mixture(options.mix, TRAFFIC, "class", read), "class has an slo"
     else:
         kinds = [Kind(1.0, usual, *slo_of(options.slo))]
     if options.slo is not None and slo_of(options.slo) not in {(of.slo_s, of.times_alone) for of in kinds}:
@@ -181,38 +184,17 @@ def slo_of(value: float | str | None) -> tuple[float, bool]:
     return (inf if value is None else positive("slo", str(value)[:-1] or value if times else value)), times
 
 
-def read_mix(name: str, usual: Shape, slo: float | str | None, model: Model | None) -> list[Kind]:
-    """Return the classes of a mix, a shipped one or a file; what a class does not say is as usual."""
-    table = Table.read(file_of("mix", name, TRAFFIC))
-    for key in ("title", "source"):
-        table.text(key, "-")
-    kinds = [_kind_of(of, usual, slo, model) for of in table.tables("class")]
-    table.finish()
-    if not kinds:
-        raise InputError(f"{table.where}: has no class")
-    total = sum(kind.share for kind in kinds)
-    if abs(total - 1) > 1e-6:
-        classes = counted(len(kinds), "class", "classes")
-        raise InputError(f"{table.where}: share: those of its {classes} add up to {total:g}, must be 1")
-    return kinds
-
-
-def _kind_of(of: Table, usual: Shape, slo: float | str | None, model: Model | None) -> Kind:
-    """Return a class of a mix."""
+def _kind_of(usual: Shape, slo: float | str | None, model: Model | None, of: Table) -> Kind:
+    """Return a class of a mix; what it does not say is as usual."""
     size, wanted = of.values().get("resolution"), of.values().get("slo", slo)
     for key, value in (("resolution", size), ("slo", wanted)):
         _ = of.text(key, "-") if isinstance(value, str) else of.positive(key, 1.0)
     frames, steps = (of.integer(key, getattr(usual, key), minimum=1) for key in ("frames", "steps"))
     guidance = of.text("guidance", usual.guidance or "-")
-    share = of.positive("share", maximum=1)
-    of.finish()
-    try:
-        asked = (usual.width, usual.height) if size is None else str(size)
-        height, width = sides_of(asked if model is None else named_size(model, asked))
-        number, times = slo_of(wanted)
-    except InputError as error:
-        raise InputError(f"{of.where}: {error}") from None
-    return Kind(share, Shape(height, width, frames, steps, guidance), number, times, of.where)
+    asked = (usual.width, usual.height) if size is None else str(size)
+    height, width = sides_of(asked if model is None else named_size(model, asked))
+    shape = Shape(height, width, frames, steps, guidance)
+    return Kind(of.positive("share"), shape, *slo_of(wanted), of.where)
 
 
 def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
