@@ -57,7 +57,7 @@ GATHERED = {"single", "tensor", "ring", "ulysses", "allgather-kv"}  # a faster s
 @pytest.mark.parametrize(
     ("question", "options", "strategies"),
     [
-        (WAN, {"runtime": "sglang"}, {"single", "ulysses"}),  # two predictions one after the other
+        (WAN, {"runtime": "sglang"}, {"single", "ring", "ulysses"}),  # two predictions one after the other
         (WAN, {"guidance": "parallel"}, {"ulysses", "allgather-kv", "tensor"}),  # which one GPU cannot make
         (FEW, {}, GATHERED),
     ],
