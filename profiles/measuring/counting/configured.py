@@ -7,8 +7,9 @@ zoo is one more table in ``zoo.toml``, with its configurations in ``configs.json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,16 +57,23 @@ def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> Mod
         call = call_of(main, options)
         vaes = {of: network for of, network in networks.items() if network.role == AUTOENCODER}
         inputs = tuple(f"{of}_encoder" if of in vaes else of for of in networks)
-        encoders = [_half(network, f"{of}_encoder", call, options.dtype) for of, network in vaes.items()]
+
+        def counted(network: Network, make: Callable[[], ComponentSpec], **fields: Any) -> ComponentCount:  # noqa: ANN401
+            with network.blamed("cannot be counted"):
+                return count_component(replace(make(), **fields), call.height, call.width, options.dtype)
+
+        encoders = [counted(of, partial(_half, of, f"{vae}_encoder", call)) for vae, of in vaes.items()]
         calls: dict[str, Call] = {}
         for of, network in networks.items():
             if of not in vaes:  # the backbone's prompts, up to an encoder's own positions
                 longest = min(call_of(network, ConfigOptions()).text_tokens, call.text_tokens)
                 calls[of] = call_of(network, replace(options, text_tokens=longest))
-        parts = [_counted(each, of, call, options.dtype) for of, each in calls.items()]
-        parts.append(_counted(call, name, call, options.dtype, trainable=True, inputs=inputs))
-        after = {"inputs": (name,)}
-        decoders = [_half(of, f"{vae}_decoder", call, options.dtype, **after) for vae, of in vaes.items()]
+        parts = [counted(each.network, partial(spec_of, each, of)) for of, each in calls.items()]
+        parts.append(counted(main, partial(spec_of, call, name), trainable=True, inputs=inputs))
+        decoders = [
+            counted(of, partial(_half, of, f"{vae}_decoder", call), inputs=(name,))
+            for vae, of in vaes.items()
+        ]
     components = (*encoders, *parts, *decoders)
     architecture = Architecture(
         title=main.name,
@@ -99,25 +107,17 @@ def _main(networks: Mapping[str, Network]) -> str:
     return backbones[0] if backbones else next(iter(networks))
 
 
-def _counted(call: Call, name: str, main: Call, dtype: str, **fields: Any) -> ComponentCount:  # noqa: ANN401  of a component
-    with call.network.blamed("cannot be counted"):
-        spec = replace(spec_of(call, name), **fields)
-        return count_component(spec, main.height, main.width, dtype)
-
-
-def _half(network: Network, name: str, main: Call, dtype: str, **fields: Any) -> ComponentCount:  # noqa: ANN401  as above
-    """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
+def _half(network: Network, name: str, main: Call) -> ComponentSpec:
+    """The encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
     if network.name != "AutoencoderKL":
         raise InputError(
             f"{network.file.path}: {network.name} beside {main.network.name} must be an AutoencoderKL"
         )
-    with network.blamed("cannot be counted"):
-        scale = 2 ** (len(network.config["block_out_channels"]) - 1)
-        if scale != main.scale:
-            rule = f"makes latents of 1/{scale}, must be 1/{main.scale} as {main.network.name} takes"
-            raise network.file.fail("block_out_channels", rule)
-        spec = replace(half_of(network, name, name.rpartition("_")[2], scale), **fields)
-        return count_component(spec, main.height, main.width, dtype)
+    scale = 2 ** (len(network.config["block_out_channels"]) - 1)
+    if scale != main.scale:
+        rule = f"makes latents of 1/{scale}, must be 1/{main.scale} as {main.network.name} takes"
+        raise network.file.fail("block_out_channels", rule)
+    return half_of(network, name, name.rpartition("_")[2], scale)
 
 
 def _remarks(calls: Sequence[Call], counts: Sequence[ComponentCount]) -> Iterator[str]:

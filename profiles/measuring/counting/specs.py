@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from profiles.architectures.components import GRADIENTS, TASKS
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.files import load_toml, read_json
 from profiles.mappings import FrozenMapping
 from profiles.measuring.launching import check_least
@@ -165,13 +165,12 @@ class ConfigFile(NamedTuple):
         """The error that says which key breaks which rule."""
         if key not in self.values:
             return InputError(f"{self.path}: {key} is missing, {rule}")
-        return InputError(f"{self.path}: {key} is {json.dumps(self.values[key])[:80]}, {rule}")
+        return InputError(f"{self.path}: {key} is {shown(self.values[key])}, {rule}")
 
     @property
     def shape(self) -> dict[str, Any]:
         """The keys that shape the network: all but private ones and those in ``REMOTE``."""
-        kept = {key: value for key, value in self.values.items() if key not in REMOTE}
-        return {key: value for key, value in kept.items() if not key.startswith("_")}
+        return {key: of for key, of in self.values.items() if key not in REMOTE and not key.startswith("_")}
 
 
 def read_config(path: Path) -> ConfigFile:

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
 from profiles.architectures.kernels import FEW_ROWS
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError, InputError, one_line
 from profiles.measuring.counting.specs import LayerSpec
 
 
@@ -330,11 +330,5 @@ def blamed(failure: str) -> Iterator[None]:
     except DiffusimError:
         raise
     except Exception as error:
-        raise InputError(f"{failure}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    """Return an error on one line: its first line, with the second if that ends in a colon."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    words = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__
+        words = f"{failure}: {type(error).__name__}: {one_line(str(error), 200)}"
+        raise InputError(words.removesuffix(": ")) from error
