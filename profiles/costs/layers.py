@@ -206,9 +206,6 @@ class TaskCosts:
         """Factor on the estimates of the backbones."""
         self.calibration: Final = calibration
         """Factor on all compute."""
-        self.extents: Final = tuple(
-            Extent.of(model, component, height, width, half=not training) for component in model.components
-        )
         used = (stack or load_stack()).on_blocks_of(model.name)
         self.components: Final = tuple(
             ComponentCosts(
@@ -217,10 +214,10 @@ class TaskCosts:
                 self.published.factor if component.trainable else 1.0,
                 calibration=calibration.factor,
                 stack=used if training or component.trainable else used.of_frozen,
-                extent=extent,
+                extent=Extent.of(model, component, height, width, half=not training),
                 training=training,
             )
-            for component, extent in zip(model.components, self.extents, strict=True)
+            for component in model.components
         )
         measured = all(costs.provenance == "measured" for costs in self.components)
         self.provenance: Final = "measured" if measured else "estimated"

@@ -55,28 +55,19 @@ def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
 
 def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
     """Notes on changed links that none of so many GPUs uses, and on nodes that they leave empty."""
-    each = cluster.devices_per_node
-    yield from _idle_nodes(cluster, gpus)
+    changes, each, nodes = dict(cluster.changes), cluster.devices_per_node, cluster.max_nodes
+    empty = nodes - -(-gpus // each)
+    if "nodes" in changes and gpus > 1 and empty > 0:
+        spread = "" if gpus % nodes else f"; nodes {nodes}x{gpus // nodes} spreads them over all"
+        words = f"{empty} of {nodes} empty, as {counted(gpus, 'GPU')} fill whole nodes first"
+        yield f"what if nodes {changes['nodes']} leaves {words}{spread}"
     unused = {"inter": gpus <= each, "intra": gpus == 1 or each == 1}
-    for change in filter(None, str(dict(cluster.changes).get("link", "")).split(",")):
+    for change in filter(None, str(changes.get("link", "")).split(",")):
         name, _, words = change.partition("=")
         if unused[name] and words != "1x":
             where = "between nodes" if name == "inter" else "inside a node"
             have = "one GPU has" if gpus == 1 else f"{gpus} GPUs have"
             yield f"what if link {change} changes nothing: {have} no link {where}"
-
-
-def _idle_nodes(cluster: Cluster, gpus: int) -> Iterator[str]:
-    """A note on nodes that stay empty, and how to spread so many GPUs over all of them."""
-    words = dict(cluster.changes).get("nodes")
-    nodes = cluster.max_nodes
-    filled = -(-gpus // cluster.devices_per_node)
-    if words is None or gpus == 1 or filled >= nodes:
-        return
-    each, left = divmod(gpus, nodes)
-    spread = "" if left else f"; nodes {nodes}x{each} spreads them over all"
-    empty = f"{nodes - filled} of {nodes} empty, as {counted(gpus, 'GPU')} fill whole nodes first"
-    yield f"what if nodes {words} leaves {empty}{spread}"
 
 
 def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401
