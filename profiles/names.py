@@ -74,10 +74,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = ""
     return InputError(f"unknown {kind} {shown(name)}; {meant}choose from {', '.join(names)}{otherwise}")
 
 
+def names_in(folder: Path) -> list[str]:
+    """The names of the files of a folder."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
 def file_of(kind: str, name: str, folder: Path) -> Path:
     """The file of what is shipped in a folder by its name, or any by its path."""
     check_name(kind, name)
-    names = sorted(path.stem for path in folder.glob("*.toml"))
+    names = names_in(folder)
     if (known := known_name(kind, name, names)) is not None:
         return folder / f"{known}.toml"
     path = Path(name)

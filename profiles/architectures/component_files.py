@@ -110,8 +110,6 @@ def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer
                 raise row.fail("index", f"stands twice: layer {index} of {row.text('component')}")
             seen.add(index)
             saved, kept = layers[index].saved_bytes, row.number("saved_MB") * MB
-            if kept and not saved:
-                raise row.fail("saved_MB", "must be 0, as in layers.csv")
             adapted[index] = replace(layers[index], adapted_share=kept / saved if saved else 1.0)
     return tuple(adapted)
 

@@ -218,8 +218,6 @@ def _shipped(name: str) -> Model:
 
 def read_model(folder: Path) -> Model:
     """Read a model folder."""
-    if path_kind(folder / "model.toml") == "nothing":
-        raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")
     reference = table.table("reference")
     of_reference, sizes = reference.fields_of(Model), reference.table("sizes", {})

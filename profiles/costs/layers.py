@@ -206,6 +206,9 @@ class TaskCosts:
         """Factor on the estimates of the backbones."""
         self.calibration: Final = calibration
         """Factor on all compute."""
+        self.extents: Final = tuple(
+            Extent.of(model, component, height, width, half=not training) for component in model.components
+        )
         used = (stack or load_stack()).on_blocks_of(model.name)
         self.components: Final = tuple(
             ComponentCosts(
@@ -214,10 +217,10 @@ class TaskCosts:
                 self.published.factor if component.trainable else 1.0,
                 calibration=calibration.factor,
                 stack=used if training or component.trainable else used.of_frozen,
-                extent=Extent.of(model, component, height, width, half=not training),
+                extent=extent,
                 training=training,
             )
-            for component in model.components
+            for component, extent in zip(model.components, self.extents, strict=True)
         )
         measured = all(costs.provenance == "measured" for costs in self.components)
         self.provenance: Final = "measured" if measured else "estimated"

@@ -26,7 +26,7 @@ from profiles.files import Table, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.machines.hosts import BOX, FREE, Host, read_host
-from profiles.names import file_of
+from profiles.names import file_of, names_in
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
@@ -195,7 +195,7 @@ class Cluster:
 
 def cluster_names() -> list[str]:
     """The names of the shipped clusters."""
-    return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
+    return names_in(CLUSTERS)
 
 
 def load_cluster(name: str) -> Cluster:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from profiles.checks import Positive, check_fields
 from profiles.files import Table
 from profiles.machines.laws import MEMORY_KINDS, AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
-from profiles.names import file_of
+from profiles.names import file_of, names_in
 from profiles.units import GIB, TFLOP, in_si
 
 Coefficients = Mapping[str, float]
@@ -134,7 +134,7 @@ class Device:
 
 def device_names() -> list[str]:
     """The names of the shipped devices."""
-    return sorted(path.stem for path in DEVICES.glob("*.toml"))
+    return names_in(DEVICES)
 
 
 def load_device(name: str) -> Device:

@@ -134,10 +134,8 @@ class Collectives:
 
 def at(curves: Curves, operation: str, argument: float) -> float:
     """The value of an operation's curve; 0 where it has none."""
-    for name, curve in curves:
-        if name == operation:
-            return interpolate(curve, argument)
-    return 0.0
+    curve = dict(curves).get(operation)
+    return interpolate(curve, argument) if curve else 0.0
 
 
 def interpolate(curve: Curve, argument: float) -> float:

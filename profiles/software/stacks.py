@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.checks import PositiveShare, Proportion, check_choice, check_fields
 from profiles.files import Table, load_toml
-from profiles.names import file_of
+from profiles.names import file_of, names_in
 from profiles.units import MICROSECOND
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ def generations() -> Mapping[str, Generation]:
 
 def stack_names() -> list[str]:
     """The names of the shipped stacks."""
-    return sorted(path.stem for path in STACKS.glob("*.toml"))
+    return names_in(STACKS)
 
 
 def in_graphs(name: str) -> str:
@@ -232,7 +232,7 @@ def read_stack(path: Path) -> Stack:
         launches=_shares(table, "launches", Fusion),
         **_chains(table),
         rates=_shares(table, "rates", Shares),
-        frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table.values() else None,
+        frozen=load_stack(table.choice("frozen", stack_names())) if "frozen" in table else None,
     )
     operators.finish()
     sources = table.table("sources")
@@ -248,7 +248,7 @@ _shipped = cache(read_stack)
 
 def _chains(table: Table) -> dict[str, Any]:
     """The most that fused chains move, and of the models counted; nothing of a stack that fuses none."""
-    if "chains" not in table.values():
+    if "chains" not in table:
         return {}
     chains = table.table("chains")
     models = chains.table("models", {})
