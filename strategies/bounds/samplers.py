@@ -38,10 +38,8 @@ class Pass(NamedTuple):
     @classmethod
     def total(cls, passes: Iterable[tuple["Pass", int]]) -> "Pass":
         """Passes one after the other, each so many times."""
-        alone_s, host_s = zip(
-            *((times * one.alone_s, times * one.host_s) for one, times in passes), strict=True
-        )
-        return cls(sum(alone_s), sum(host_s))
+        rows = [(times * one.alone_s, times * one.host_s) for one, times in passes]
+        return cls(*map(sum, zip(*rows, strict=True)))
 
 
 class _FirstDevice(SamplingBuilder):

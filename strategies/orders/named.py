@@ -59,17 +59,12 @@ def interleaved_order(degree: int, micro_batches: int, chunks: int) -> Rows:
             [one for numbers in rounds for stage in visited for one in passes_of(stage, kind, numbers)]
             for kind, visited in ((FORWARD, stages), (BACKWARD, stages[::-1]))
         )
-        ahead = forwards_ahead(degree, micro_batches, chunks, position)
+        ahead = min(micro_batches * chunks, 2 * (degree - 1 - position) + (chunks - 1) * degree)
         row = forwards[:ahead]
         for pair in zip(forwards[ahead:], backwards, strict=False):
             row += pair
         rows.append((*row, *backwards[len(backwards) - ahead :]))
     return tuple(rows)
-
-
-def forwards_ahead(degree: int, micro_batches: int, chunks: int, position: int) -> int:
-    """Return how many forwards of its chunks a position runs before it alternates."""
-    return min(micro_batches * chunks, 2 * (degree - 1 - position) + (chunks - 1) * degree)
 
 
 def check_rounds(degree: int, micro_batches: int) -> None:

@@ -273,8 +273,10 @@ def _load_pulp() -> Any:  # noqa: ANN401
     """PuLP once it can call HiGHS."""
     try:
         import pulp  # noqa: PLC0415
-    except ImportError:
-        pulp = None
-    if pulp is None or not hasattr(pulp, "HiGHS") or not pulp.HiGHS(msg=False).available():
+
+        there = pulp.HiGHS(msg=False).available()
+    except (ImportError, AttributeError):  # PuLP before 2.7 has no HiGHS
+        there = False
+    if not there:
         raise InputError("schedule synthesis needs PuLP and HiGHS: pip install 'pulp<4' highspy")
     return pulp

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from strategies import parameters as fields
-from strategies.orders.named import check_rounds, forwards_ahead, interleaved_order
+from strategies.orders.named import check_rounds, interleaved_order
+from strategies.orders.problem import most_in_flight
 from strategies.pipelining.stages import folded_shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
@@ -42,11 +43,6 @@ class Interleaved(OrderedPipeline):
                 yield cls(shape.degree, shape.micro_batches, shape.group_size, chunks=chunks)
 
     def in_flight(self) -> Sequence[int]:
-        """For each stage the micro-batches it holds when its position starts to alternate."""
-        degree, count, chunks = self.pipeline_degree, self.micro_batches, self.chunks
-        in_flight = [0] * (degree * chunks)
-        for position in range(degree):
-            held = min(count * chunks, forwards_ahead(degree, count, chunks, position) + 1)
-            for number in range(held):
-                in_flight[number // degree % chunks * degree + position] += 1
-        return in_flight
+        """For each stage the micro-batches it holds when its position is fullest: within the first two rounds."""
+        first = min(self.micro_batches, 2 * self.pipeline_degree)
+        return most_in_flight(interleaved_order(self.pipeline_degree, first, self.chunks))
