@@ -147,6 +147,10 @@ class Log:
         return sum((of.end_s - of.start_s) * len(of.gpus) for of in self.ran)
 
 
+class TooManyMissedError(Exception):
+    """More requests miss their deadline than may: what else happens does not matter."""
+
+
 class _Station(Fleet):
     """A pool at work, its GPUs by replica or by node."""
 
@@ -381,6 +385,7 @@ class Replay:
         service: how long things take.
         clients: of a closed loop, each of which asks until ``until_s``; 0 where requests arrive by themselves.
         loaded_s: seconds until replicas have loaded the model; nothing runs before.
+        may_miss: requests arriving from ``counted_from_s`` on that may miss their deadline before the run is given up.
     """
 
     def __init__(
@@ -392,9 +397,12 @@ class Replay:
         clients: int = 0,
         until_s: float = inf,
         loaded_s: float = 0.0,
+        may_miss: float = inf,
+        counted_from_s: float = 0.0,
     ) -> None:
         self.env, self.log, self.plan, self.service = simpy.Environment(), Log(), plan, service
         self.clients, self.until_s, self.loaded_s = clients, until_s, loaded_s
+        self.may_miss, self.counted_from_s = may_miss, counted_from_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
         self.stations: list[_Fixed | _Elastic] = []
@@ -459,5 +467,8 @@ class Replay:
             return
         job.end_s = float(self.env.now)
         self.log.jobs.append(job)
+        self.may_miss -= job.missed and job.arrival_s >= self.counted_from_s
+        if self.may_miss < 0:
+            raise TooManyMissedError
         if self.clients:
             self._ask_next()

@@ -14,7 +14,7 @@ import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
 from profiles.outputs import whole_file
-from sim.serving.fleet import Log, Plan, Pool, Replay
+from sim.serving.fleet import Log, Plan, Pool, Replay, TooManyMissedError
 from sim.serving.options import REQUESTS, Kind, Load, ServingOptions, Trace
 from sim.serving.service import Site
 from strategies.policy import PARTS, ElasticPolicy, Policy, Shape
@@ -312,14 +312,21 @@ class Question:
     def run(self, plan: Plan, rate_per_s: float, *, loaded: bool = False, recorded: bool = False) -> Outcome:
         """Return what a plan gives at a rate; requests that arrive in the warm-up are not counted.
 
-        ``loaded`` says that replicas hold the model already, whatever the options do.
+        ``loaded`` says that replicas hold the model already, and that a run may be given up.
+
+        Raises:
+            TooManyMissedError: more requests of a loaded plan miss the SLO than may.
         """
         load, clients = self.load(rate_per_s, plan), self.options.process.clients
-        loading_s = 0.0 if loaded else self.options.loading
+        requests, lasts_s, loading_s = list(load.jobs()), load.duration_s, self.options.loading * (not loaded)
+        warmup_s, may_miss = 0.0 if loading_s or self.trace is not None else WARMUP * lasts_s, inf
+        if loaded:
+            counted_jobs = sum(job.arrival_s >= warmup_s for job in requests)
+            may_miss = int((1 - self.options.slo_share) * counted_jobs + 1e-9)
         log = Replay(
-            plan, load.jobs(), self.site, clients=clients, until_s=load.duration_s, loaded_s=loading_s
-        ).run()
-        warmup_s = 0.0 if loading_s or self.trace is not None else WARMUP * load.duration_s
+            plan, requests, self.site, clients=clients, until_s=lasts_s, loaded_s=loading_s, may_miss=may_miss,
+            counted_from_s=warmup_s,
+        ).run()  # fmt: skip
         jobs = sorted((job for job in log.jobs if job.arrival_s >= warmup_s), key=lambda job: job.number)
         held = np.array([not job.missed for job in jobs], dtype=bool)
         completed = sum(job.end_s <= load.duration_s for job in log.jobs) / load.duration_s
@@ -339,7 +346,10 @@ class Question:
 
     def holds(self, plan: Plan, rate_per_s: float) -> bool:
         """Return whether a plan, loaded, holds the SLO at a rate."""
-        return self.run(plan, rate_per_s, loaded=True).holds(self.options.slo_share)
+        try:
+            return self.run(plan, rate_per_s, loaded=True).holds(self.options.slo_share)
+        except TooManyMissedError:
+            return False
 
     def late_alone(self, plan: Plan | None = None) -> list[tuple[Kind, float]]:
         """Return the classes that miss their SLO alone on a plan, or on any, with seconds on the fastest replica."""
