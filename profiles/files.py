@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from profiles.checks import types_of
+from profiles.checks import check_number, types_of
 from profiles.errors import InputError, near, one_line, shown
 from profiles.units import keys_of
 
@@ -208,13 +208,16 @@ class _Values:
     def fields_of(self, kind: type[Any]) -> dict[str, Any]:
         """The texts, numbers and flags of a dataclass that stand here, by the names of its fields, in SI units."""
         values, of = dict[str, Any](), cast("Any", kind)
-        for name, plain, *_ in types_of(of):
+        for name, plain, _, rule in types_of(of):
             if read := READERS.get(plain):
                 keys = keys_of(name)
                 self._asked.add(keys[0][0])
                 for key, factor in keys:
                     if key in self:
                         value = getattr(self, read)(key)
+                        if plain in (int, float):
+                            said = value if self._of_texts else self._values[key]
+                            check_number(self.where, self._prefix + key, said, rule, whole=plain is int)
                         values[name] = value * factor if read == "number" else value
         return values
 

@@ -103,7 +103,7 @@ def test_coefficients_of_laws_are_kept_in_si_units(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("memory_GiB = 24", "memory_GiB = 0", "device my-gpu: memory_bytes is 0.0, must be positive"),
+        ("memory_GiB = 24", "memory_GiB = 0", "memory_GiB is 0, must be positive"),
         ('name = "my-gpu"', 'nmae = "my-gpu"', "name is missing"),
         ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates: conv_flop_per_s is 0.0, must be positive"),
         ("kernel_us = 5", "kernel_us = 5\nl2_GB_per_s = 1", "unknown key rates.l2_GB_per_s"),

@@ -23,8 +23,8 @@ def own(tmp_path, *changes):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (("conv = 0.71", "conv = 1.2"), "rates: conv is 1.2, must be at most 1"),
-        (("[operator_us]", "[traffic]\ncopy = 2\n[operator_us]"), "fusion: copy is 2.0, must be at most 1"),
+        (("conv = 0.71", "conv = 1.2"), "rates.conv is 1.2, must be at most 1"),
+        (("[operator_us]", "[traffic]\ncopy = 2\n[operator_us]"), "traffic.copy is 2, must be at most 1"),
         (("channels_last = false", 'channels_last = "no"'), "channels_last is 'no', must be true or false"),
         (('norms = "float32"', "nroms = 1\nnorms = 'half'"), "unknown key nroms"),
     ],
