@@ -50,7 +50,7 @@ def test_a_row_has_its_status_and_what_is_known_of_its_point(sweep):
 
 
 def test_ties_are_the_first_row_and_those_that_neither_it_nor_the_best_of_their_strategy_surely_beats():
-    sweep = swept(Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64)))
+    sweep = swept(Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 32)))
     simulated = [point for point in ranked(sweep) if point.status == "simulated"]
     marked = [item["tie"] for item in rows(sweep) if item["status"] == "simulated"]
     best, others = simulated[0], simulated[1:]
