@@ -52,10 +52,12 @@ def train(scenario):
 
 
 def draw(scenario):
+    asked = scenario.workload
+    whole = not (asked.swapped or asked.cache_steps or asked.weights == "sharded")
     samplers = [
         Ulysses(),
-        *([] if scenario.workload.swapped or scenario.workload.cache_steps else [PipeFusion(patches=4)]),
-    ]  # which swaps no blocks and skips no steps
+        *[PipeFusion(patches=4)] * whole,
+    ]  # which swaps and gathers no blocks, and skips no steps
     results = [run_point(sampler, scenario) for sampler in samplers]
     bounds = [sampler.bound(scenario) for sampler in samplers]
     layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
