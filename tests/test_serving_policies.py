@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import sim
 from profiles.errors import InputError
 from sim.serving.fleet import PARTS, Plan, Pool, Replay, Service
-from strategies.policy import ElasticPolicy, Job, Policy, Run, Shape, Times, least_degrees
+from strategies.degrees import least_degrees
+from strategies.policy import ElasticPolicy, Job, Policy, Run, Shape, Times
 from strategies.registry import policies
 from strategies.serving.tetriserve import TetriServe
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.policy import ElasticPolicy, Fleet, Job, Run, least_gpu_seconds
+from strategies.degrees import least_gpu_seconds
+from strategies.policy import ElasticPolicy, Fleet, Job, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies import policy
+from strategies.degrees import fastest_s, least_degrees, least_gpu_seconds, steps_of_round, survives, widen
 from strategies.parameters import parameter
 from strategies.policy import ElasticPolicy, Fleet, Job, Run, Shape
 
@@ -33,9 +33,9 @@ class TetriServe(ElasticPolicy):
         now, round_s = fleet.now, fleet.round_s
         for job in queue:
             left, slack_s = (job.shape, job.steps_left), job.deadline_s - now
-            least_s = known[left] if left in known else known.setdefault(left, policy.fastest_s(job, fleet))
-            degrees = policy.least_degrees(job, fleet) if least_s <= slack_s < least_s + round_s else ()
-            if degrees and (sizes := [gpus for gpus in degrees if policy.survives(job, gpus, fleet)]):
+            least_s = known[left] if left in known else known.setdefault(left, fastest_s(job, fleet))
+            degrees = least_degrees(job, fleet) if least_s <= slack_s < least_s + round_s else ()
+            if degrees and (sizes := [gpus for gpus in degrees if survives(job, gpus, fleet)]):
                 urgent.append((min(sizes), job))
             else:
                 (late if slack_s < least_s + round_s else calm).append(job)
@@ -51,16 +51,10 @@ class TetriServe(ElasticPolicy):
             if not free:
                 break
             keeps = place < len(calm)
-            most = (
-                policy.least_degrees(job, fleet)[0]
-                if keeps
-                else policy.least_gpu_seconds(job, fleet, step_s=round_s)
-            )
+            most = least_degrees(job, fleet)[0] if keeps else least_gpu_seconds(job, fleet, step_s=round_s)
             sizes = [gpus for gpus in fleet.choices(job.shape) if gpus <= min(most, free)]
-            if size := max(
-                (gpus for gpus in sizes if not keeps or policy.survives(job, gpus, fleet)), default=0
-            ):
+            if size := max((gpus for gpus in sizes if not keeps or survives(job, gpus, fleet)), default=0):
                 given[job] = size
                 free -= size
-        policy.widen(given, free, fleet)
-        return [Run((job,), policy.steps_of_round(job, gpus, fleet), gpus) for job, gpus in given.items()]
+        widen(given, free, fleet)
+        return [Run((job,), steps_of_round(job, gpus, fleet), gpus) for job, gpus in given.items()]
