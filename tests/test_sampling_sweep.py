@@ -80,7 +80,7 @@ def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_
             ring = getattr(point.strategy, "ring_degree", 1) or 1
             exact = tensors == ring == 1 and point.name not in ("distrifusion", "ring", "attention2d")
             assert bound_s <= taken * (1 + 1e-9), point
-            assert not exact or bound_s == pytest.approx(taken, rel=1e-6), point
+            assert not exact or bound_s == pytest.approx(taken, rel=1e-3), point
 
 
 # On how many GPUs

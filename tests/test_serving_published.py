@@ -26,7 +26,7 @@ def test_server_runs_below_capacity_are_predicted_from_offline_rates():
 def test_serial_requests_lie_inside_the_draws_of_their_mix_and_near_the_one_that_was_run():
     (serial,) = (of for of in systems.served() if of.what == "makespan")
     drawn = systems.drawn(serial.place)
-    assert serial.predicted() == pytest.approx(2243.7, abs=0.1)
+    assert serial.predicted() == pytest.approx(2087.1, abs=0.1)
     was = list(systems.SERIAL.values())
     assert drawn[systems.SEED] == pytest.approx(was, rel=0.06)
     assert ((drawn.min(axis=0) < was) & (was < drawn.max(axis=0))).all()
