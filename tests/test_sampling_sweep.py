@@ -80,7 +80,8 @@ def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_
             ring = getattr(point.strategy, "ring_degree", 1) or 1
             exact = tensors == ring == 1 and point.name not in ("distrifusion", "ring", "attention2d")
             assert bound_s <= taken * (1 + 1e-9), point
-            assert not exact or bound_s == pytest.approx(taken, rel=1e-3), point
+            close = 0.02 if point.name == "pipefusion" else 1e-6  # unlike stages wait for one another
+            assert not exact or bound_s == pytest.approx(taken, rel=close), point
 
 
 # On how many GPUs

@@ -17,7 +17,14 @@ from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.charts import FADED, RECOMMENDED, Drawable, label_of, plot_rows, strategy_look
 
-__all__ = [f"plot_{name}{info}" for name in ("scaling", "sweep", "winners") for info in ("", "_info")]
+__all__ = [
+    "plot_scaling",
+    "plot_scaling_info",
+    "plot_sweep",
+    "plot_sweep_info",
+    "plot_winners",
+    "plot_winners_info",
+]
 
 PLAIN: Final = {"train": ("ddp", "fsdp"), "sample": ("ulysses", "single")}
 """Strategies that take the least trouble, by task."""
