@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import sim
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.collectives import Group, collective_time
+from profiles.software.runtimes import find_runtime
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
 from strategies.plans.workloads import WEIGHTS, SamplingWorkload
@@ -119,3 +121,26 @@ def test_layers_that_are_streamed_come_before_each_pass_and_one_lies_on_the_gpu(
         InfeasibleError, match="offload is sequential, which brings parts of a whole backbone"
     ):
         run_point(make_sampler("pipefusion", {}), flux(4, offload="sequential"))
+
+
+def test_shards_are_launched_where_a_runtime_has_them():
+    asked = {"gpus": 8, "steps": 2, "strategy": "ulysses", "weights": "sharded"}
+    for runtime, offload, flag in (
+        ("sglang", "none", "--use-fsdp-inference true"), ("vllm-omni", "none", "--use-hsdp"),
+        ("vllm-omni", "layers:40", "--enable-distributed-layerwise-offload"),
+    ):  # fmt: skip
+        text = sim.launch(
+            "wan2.2-t2v-a14b", cluster="l20-pcie-8", runtime=runtime, offload=offload, **asked
+        ).text
+        assert flag in text and "not set below: --weights" not in text
+    of_vllm = find_runtime("vllm-omni")
+    assert "weights" in of_vllm.settable("flux-dev") and "weights" not in of_vllm.settable("sd3-medium")
+
+
+def test_shards_are_proposed_where_a_backbone_does_not_fit_and_refused_on_one_gpu():
+    with pytest.raises(InfeasibleError, match="or weights sharded fits"):
+        _ = sim.sweep("wan2.1-14b", "rtx4090-pcie-8", 8, steps=2, workers=1).best
+    with pytest.raises(
+        InputError, match="weights is sharded, but single is on 1 GPU, which shares with none"
+    ):
+        sim.run("flux-dev", "single", "p5", 1, steps=2, weights="sharded")

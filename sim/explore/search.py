@@ -79,9 +79,8 @@ def run_sweep(
         check_integer("workers", workers)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
-    many = (
-        len(sweep.points) > SERIAL_POINTS and sweep.leading is None
-    )  # else it runs beside others of its kind
+    alone = sweep.leading is None  # else it runs beside others of its kind
+    many = alone and len(sweep.points) > SERIAL_POINTS
     processes = (workers or os.cpu_count() or 1) if many else 1
     if processes > 1 and executor is None:
         strategies = {type(point.strategy): point.strategy for point in sweep.points if point.strategy}
