@@ -90,6 +90,12 @@ def test_two_of_the_offloaded_blocks_lie_on_the_gpu_at_once(count, held):
     assert least_memory_bytes(single, away) <= run_point(single, away).peak_memory_bytes
 
 
+def test_a_text_encoder_that_comes_and_goes_is_the_least_that_a_stage_of_few_blocks_holds():
+    scenario, stages = flux(8, include=("all",), encoders="offloaded"), make_sampler("pipefusion", {})
+    held = run_point(stages, scenario).phases["encode_peak_memory_bytes"]
+    assert least_memory_bytes(stages, scenario) == pytest.approx(held, rel=1e-12)
+
+
 def test_a_step_takes_no_less_than_the_copies_and_no_more_than_they_and_the_compute():
     for name, gpus in (("single", 1), ("ulysses", 4), ("tensor", 4), ("distrifusion", 4)):
         plain, away = flux(gpus), flux(gpus, offload=f"layers:{BLOCKS}")

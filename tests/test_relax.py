@@ -83,6 +83,7 @@ def with_way(command, flags, dropped):
             "sweep --model sd21 --gpus 2 --batch-size 2 --memory 10.4GiB --strategy gpipe --micro-batches 1",
             "--strategy",
         ),
+        ("sweep --model flux2-dev --cluster l20-pcie-8 --steps 28", "--include all --offload sequential"),
     ],
 )
 def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_path, monkeypatch, capsys):

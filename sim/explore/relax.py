@@ -15,8 +15,9 @@ from sim.inputs.scenarios import fields_of
 from sim.outcomes.results import Result, lacking_words
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.pipelining.stages import divisors
-from strategies.plans.workloads import ALL, AUTO, RELIEF, SHARDED
+from strategies.plans.workloads import ALL, AUTO, RELIEF, SHARDED, STREAMED
 from strategies.registry import class_of, make, strategies_of
+from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
@@ -216,20 +217,29 @@ def _options(question: Question) -> Iterator[Change]:
         if not training.rank:
             yield Change(("weights",), {"trainable": f"lora:{RANK}"})
     else:
-        if not scenario.workload.encoders_moved and scenario.encoders:
-            run = {} if scenario.included(scenario.encoders) else {"include": ALL}  # else they never come
-            yield Change(("encoders",), {**run, "encoders": "offloaded"})
-        if scenario.shards == 1 < gpus and not scenario.workload.moved:
-            yield Change(("weights",), {"weights": SHARDED})
-        if not scenario.workload.swapped:
-            blocks = len({layer.block for layer in scenario.backbone.layers})
-            yield Change(("weights",), {"offload": f"layers:{blocks}"})
+        yield from _of_sampling(scenario)
     if batch_size > fewest:
         yield Change(("batch",), {"batch_size": fewest})
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
         yield Change(("gpus",), {"num_gpus": more, "batch_size": batch_size})
         more *= 2
+
+
+def _of_sampling(scenario: SamplingScenario) -> Iterator[Change]:
+    """Yield the ways to keep fewer weights of a sampler's components on each GPU, those that cost least first."""
+    workload = scenario.workload
+    absent = scenario.encoders and not scenario.included(scenario.encoders)
+    run = {"include": ALL} if absent else {}  # else what is moved never comes
+    if not workload.encoders_moved and scenario.encoders:
+        yield Change(("encoders",), {**run, "encoders": "offloaded"})
+    if scenario.shards == 1 < workload.num_gpus and not workload.moved:
+        yield Change(("weights",), {"weights": SHARDED})
+    if not workload.swapped:
+        blocks = len({layer.block for layer in scenario.backbone.layers})
+        yield Change(("weights",), {"offload": f"layers:{blocks}"})
+    if not workload.moved:
+        yield Change(("weights",), {**run, "offload": STREAMED})
 
 
 def _fits_with(question: Question, change: Change) -> bool:

@@ -15,6 +15,7 @@ Source: torch's ``fully_shard`` of each block (vLLM-Omni 0.30.0, distributed/hsd
 vLLM-Omni's distributed layerwise offload, which hides the first block, too (distributed_layerwise_backend.py).
 """
 
+from collections.abc import Sequence
 from math import ceil
 from typing import Final
 
@@ -27,7 +28,7 @@ from profiles.errors import InfeasibleError
 from profiles.machines.collectives import Group, collective_time
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import GIB, FloatArray
-from strategies.plans.plan import Buffer, Plan
+from strategies.plans.plan import Buffer
 from strategies.sampling_scenario import SamplingScenario
 
 RUNTIME_BYTES: Final = 1.9 * GIB
@@ -112,10 +113,12 @@ def decoding_bytes(component: Component, extent: Extent, share: float, whole: in
     return largest * extent.tokens * extent.bytes
 
 
-def between_phases(scenario: SamplingScenario, plan: Plan) -> list[tuple[Buffer, ...]]:
-    """Bytes that stay on each device before and after the denoising steps of a plan."""
+def between_phases(
+    scenario: SamplingScenario, resident: Sequence[tuple[Buffer, ...]]
+) -> list[tuple[Buffer, ...]]:
+    """Bytes that stay on each device before and after denoising steps, of those that lie there meanwhile."""
     gone = (*PASSING, WEIGHTS) if scenario.workload.moved else PASSING
-    return [tuple(buffer for buffer in row if buffer.name not in gone) for row in plan.resident]
+    return [tuple(buffer for buffer in row if buffer.name not in gone) for row in resident]
 
 
 HELD: Final = 2

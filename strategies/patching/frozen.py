@@ -80,7 +80,7 @@ def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guida
         for layer, seconds in enumerate(_layers_s(scenario, component, count)):
             action = FrozenAction(component, layer, count)
             builder.compute_together(range(plan.num_devices), action, seconds)
-    return builder.build((), _resident(scenario, plan, components, images))
+    return builder.build((), _encoding(scenario, plan.resident, components, images))
 
 
 def _given(scenario: SamplingScenario, component: int, images: int, prompts: int) -> int:
@@ -113,15 +113,24 @@ def _held_bytes(scenario: SamplingScenario, component: int) -> float:
     return FROZEN_WEIGHT_BYTES * (max(held) if scenario.workload.streamed else sum(held))
 
 
-def _resident(
-    scenario: SamplingScenario, plan: Plan, components: list[int], images: int
+def least_frozen_bytes(
+    scenario: SamplingScenario, grid: Grid, resident: Sequence[tuple[Buffer, ...]]
+) -> float:
+    """Bytes that lie on the fullest device while encoders run, beside what stays of its denoising steps."""
+    encoders = scenario.included(scenario.encoders)
+    rows = _encoding(scenario, resident, encoders, grid.images(scenario)) if encoders else ()
+    return max((float(sum(of.size_bytes for of in row)) for row in rows), default=0.0)
+
+
+def _encoding(
+    scenario: SamplingScenario, resident: Sequence[tuple[Buffer, ...]], components: list[int], images: int
 ) -> list[tuple[Buffer, ...]]:
     """Bytes that lie on each device while encoders run: activations of given images, the largest that is offloaded."""
     extents, model = scenario.costs.extents, scenario.model.components
     given = [i for i in components if scenario.task not in model[i].tasks]
     sizes = [images * decoding_bytes(model[i], extents[i], 1.0) for i in given]
     encoded = tuple(Buffer("encoded image", size) for size in sizes)
-    kept = [(*row, *encoded) for row in between_phases(scenario, plan)]
+    kept = [(*row, *encoded) for row in between_phases(scenario, resident)]
     if not scenario.workload.encoders_moved:
         return kept
     here = Buffer("text encoder", max(_held_bytes(scenario, i) for i in components))
@@ -157,7 +166,10 @@ class Seam(NamedTuple):
 
 def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) -> Plan:
     """The plan of decoding the results of a plan of denoising steps."""
-    builder, resident = SamplingBuilder(plan.placement, scenario.frozen_calls), between_phases(scenario, plan)
+    builder, resident = (
+        SamplingBuilder(plan.placement, scenario.frozen_calls),
+        between_phases(scenario, plan.resident),
+    )
     images = scenario.workload.batch_size // plan.placement.num_groups
     first, gpus, held = plan.stages[-1].position, plan.num_devices, dict[int, float]()
     for component in components:

@@ -189,11 +189,6 @@ class GridLayout(ABC):
             resident += [buffers] * len(team)
         return resident
 
-    def least_memory_bytes(self) -> float:
-        """Bytes that lie on the fullest device throughout a run."""
-        resident = self.resident(range(self.num_steps))
-        return max(float(sum(buffer.size_bytes for buffer in buffers)) for buffers in resident)
-
 
 def unfolded(phase: Phase) -> Phase:
     """The phase with a plan of all devices: those for which another stands have the ops and buffers of that one.

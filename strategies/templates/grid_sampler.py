@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from profiles.checks import BELOW_SUM
 from strategies.bounds.samplers import least_run_seconds
-from strategies.patching.frozen import least_frozen_s
+from strategies.patching.frozen import least_frozen_bytes, least_frozen_s
 from strategies.patching.grid import make_grid
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -47,7 +47,10 @@ class GridSampler(Sampler):
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""
-        return self._made(scenario).least_memory_bytes()
+        layout = self._made(scenario)
+        resident = layout.resident(range(layout.num_steps))
+        throughout = max(sum(buffer.size_bytes for buffer in buffers) for buffers in resident)
+        return max(throughout, least_frozen_bytes(scenario, layout.grid, resident))
 
     def guidance_groups(self, scenario: SamplingScenario) -> int:
         """Groups of devices that each compute one of an image's predictions."""
