@@ -65,7 +65,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def playground() -> dict[str, Any]:
     """Return the sliders of the playground, and the run of each of their positions."""
-    axes = {name: {"title": title, "values": of, "first": first} for name, (title, of, first) in AXES.items()}
+    axes = {
+        name: {"title": title, "values": values, "first": first}
+        for name, (title, values, first) in AXES.items()
+    }
     places = product(*(range(len(axis["values"])) for axis in axes.values()))
     runs = {
         " ".join(map(str, at)): _run(*(axis["values"][i] for axis, i in zip(axes.values(), at, strict=True)))

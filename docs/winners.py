@@ -80,7 +80,9 @@ def winner(question: Question) -> tuple[Question, dict[str, Any]]:
         "runs": ", ".join(starters(point, sweep.scenario)),
     }
     plain = [
-        of.score(sweep.objective) for of in sweep.points if of.name in PLAIN[task] and of.result is not None
+        point.score(sweep.objective)
+        for point in sweep.points
+        if point.name in PLAIN[task] and point.result is not None
     ]
     if plain:
         found["plain"] = round(100 * (min(plain) / point.score(sweep.objective) - 1), 1)

@@ -48,8 +48,8 @@ def types_of(made: type[Any]) -> tuple[tuple[str, Any, bool, Any], ...]:
     types = list[tuple[str, Any, bool, Any]]()
     for field in fields(made):
         optional = type(None) in get_args(field.type)
-        of = get_args(field.type)[0] if optional else field.type
-        plain, rule = get_args(of) if get_origin(of) is Annotated else (of, FINITE)
+        value_type = get_args(field.type)[0] if optional else field.type
+        plain, rule = get_args(value_type) if get_origin(value_type) is Annotated else (value_type, FINITE)
         types.append((field.name, plain, optional, rule))
     return tuple(types)
 

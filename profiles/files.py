@@ -207,8 +207,8 @@ class _Values:
 
     def fields_of(self, kind: type[Any]) -> dict[str, Any]:
         """The texts, numbers and flags of a dataclass that stand here, by the names of its fields, in SI units."""
-        values, of = dict[str, Any](), cast("Any", kind)
-        for name, plain, _, rule in types_of(of):
+        values, make = dict[str, Any](), cast("Any", kind)
+        for name, plain, _, rule in types_of(make):
             if read := READERS.get(plain):
                 keys = keys_of(name)
                 self._asked.add(keys[0][0])
@@ -223,8 +223,8 @@ class _Values:
 
     def made(self, kind: type[T], /, **given: Any) -> T:
         """A dataclass of what stands here, and of what is given for the rest."""
-        values, of = given | self.fields_of(kind), cast("Any", kind)
-        for field in fields(of):
+        values, make = given | self.fields_of(kind), cast("Any", kind)
+        for field in fields(make):
             if field.name not in values and field.default is field.default_factory is MISSING:
                 self._get(keys_of(field.name)[0][0], _REQUIRED)
         try:

@@ -61,7 +61,9 @@ def having(word: str, names: Iterable[str]) -> list[str]:
 def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> InputError:
     """The error about a name that nothing has; ``otherwise`` says what else it could be."""
     names = list(known)
-    several = [of for of in names if _letters(of).startswith(_letters(name))] if len(name) > 2 else []
+    several = (
+        [other for other in names if _letters(other).startswith(_letters(name))] if len(name) > 2 else []
+    )
     if len(several) > 1:
         return InputError(f"{kind} {shown(name)} stands for several: {', '.join(several)}; choose one")
     if kind == MODEL and REPOSITORY.fullmatch(name):

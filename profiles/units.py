@@ -35,7 +35,7 @@ SI: Final = {
 def keys_of(name: str) -> tuple[tuple[str, float], ...]:
     """Return the keys of files under which a quantity in SI units can stand, each with the factor of its unit."""
     units = ((unit, *si) for unit, si in SI.items() if name.endswith(f"_{si[0]}"))
-    return *((name.removesuffix(of) + unit, factor) for unit, of, factor in units), (name, 1.0)
+    return *((name.removesuffix(suffix) + unit, factor) for unit, suffix, factor in units), (name, 1.0)
 
 
 def in_si(values: Mapping[str, float]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def equal_blocks_transformer(
         text_tokens=text_tokens,
         layers=(*chain.layers[:-1], replace(chain.layers[-1], output_bytes=float(latents))),
         skips=tuple(Skip(i, num_layers - 1 - i) for i in range(num_layers // 2)) if skips else (),
-        exchanges=tuple(Exchange(layer, *of) for layer in range(num_layers) for of in exchanged),
+        exchanges=tuple(Exchange(layer, *exchange) for layer in range(num_layers) for exchange in exchanged),
     )
     title = f"{num_layers} equal blocks"
     return replace(

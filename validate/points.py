@@ -64,7 +64,7 @@ def command_for(name: str, point: Scenario, verb: str = "run", **parameters: Any
     flags |= {"batch_size": workload.batch_size, "stack": stack, "strategy": name}
     plain = TrainingWorkload(workload.num_gpus, workload.batch_size)
     parameters |= {"checkpointing": "none"} if verb == "sweep" else {}
-    differing = {of.name: getattr(workload, of.name) for of in fields(workload)}
+    differing = {field.name: getattr(workload, field.name) for field in fields(workload)}
     flags |= {key: value for key, value in differing.items() if value != getattr(plain, key)}
     words = (word for key, value in (flags | parameters).items() for word in (flag_of(key), str(value)))
     return shlex.join(["sim", verb, *words])

@@ -66,8 +66,8 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         raise head.fail("tasks", "must name some; a trainable component exists for every task")
     layers = _with_adapted(_read_layers(rows, trainable), tables.adapted[name])
     launched = {
-        file: _read_kernels(head.path.parent / file, name, of[name], layers)
-        for file, of in tables.kernels.items()
+        file: _read_kernels(head.path.parent / file, name, rows[name], layers)
+        for file, rows in tables.kernels.items()
     }
     component = head.made(
         Component,
@@ -80,7 +80,7 @@ def read_component(head: Table, tables: Tables, skips: list[Skip], reads: list[R
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
         exchanges=_read_exchanges(tables.exchanges[name], len(rows)),
         times=tuple(
-            (device, read_layer_times(layers, of[name])) for device, of in sorted(tables.times.items())
+            (device, read_layer_times(layers, times[name])) for device, times in sorted(tables.times.items())
         ),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=tuple(sorted(tasks, key=(*TASKS, *tasks).index)),
@@ -139,8 +139,8 @@ def _read_kernels(
             whole = getattr(layer, key)
             if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
                 name, rule = key.replace("flop", "gflop"), f"must be the {whole / GFLOP:g} of layers.csv"
-                of = f"layer {number} of {component}"
-                raise InputError(f"{path}: {name} of {of} is {flop / GFLOP:g}, {rule}")
+                place = f"layer {number} of {component}"
+                raise InputError(f"{path}: {name} of {place} is {flop / GFLOP:g}, {rule}")
     return tuple(map(tuple, by_layer))
 
 

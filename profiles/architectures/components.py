@@ -304,8 +304,8 @@ def divided_parameters(component: Component, layer: int, *, convolutions: bool =
 
     Where nobody counted its kernels: all parameters of a layer that has sums.
     """
-    of = component.layers[layer]
-    whole = of.parameters - of.adapters
+    totals = component.layers[layer]
+    whole = totals.parameters - totals.adapters
     if component.kernels:
         divided = (
             kernel

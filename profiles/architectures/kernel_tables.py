@@ -177,7 +177,8 @@ class KernelTable:
             group for kind in LAUNCHED for group in [_group(kind, layers)] if group.counts.size
         )
         self.operators: Final = np.array(
-            [sum(kernel.count for kernel in of if kernel.kind == DISPATCH) for of in layers], dtype=float
+            [sum(kernel.count for kernel in layer if kernel.kind == DISPATCH) for layer in layers],
+            dtype=float,
         )
         self.weighted: Final = np.zeros(len(layers)) + sum(
             group.counts @ (group.whole.weight_bytes > 0) for group in self.groups if group.kind in PRODUCTS
@@ -196,6 +197,6 @@ def _group(kind: str, layers: LayerKernels) -> KernelGroup:
     for layer, number, count in places:
         counts[layer, number] += count
     shapes = np.array(list(numbers), dtype=float).reshape(len(numbers), len(COLUMNS))
-    of = dict(zip(COLUMNS, np.ascontiguousarray(shapes.T), strict=True))
-    image = Dimensions(**{key.removeprefix("image_"): of.pop(key) for key in IMAGE})
-    return KernelGroup(kind, Shapes(**of, launches=np.ones(len(numbers))), image, counts)
+    column = dict(zip(COLUMNS, np.ascontiguousarray(shapes.T), strict=True))
+    image = Dimensions(**{key.removeprefix("image_"): column.pop(key) for key in IMAGE})
+    return KernelGroup(kind, Shapes(**column, launches=np.ones(len(numbers))), image, counts)

@@ -63,8 +63,8 @@ class Kernel:
     def __post_init__(self) -> None:
         owner = "kernel"
         product, launched = self.kind in PRODUCTS, self.kind != DISPATCH
-        heads, of = (AT_LEAST_1 if there else FINITE for there in (launched, product))
-        check_fields(owner, self, heads=heads, m=of, n=of, k=of)
+        heads, product_check = (AT_LEAST_1 if there else FINITE for there in (launched, product))
+        check_fields(owner, self, heads=heads, m=product_check, n=product_check, k=product_check)
         for key in ("heads", "m", "n"):
             check_number(owner, f"image_{key}", getattr(self, f"image_{key}"), (0, getattr(self, key)))
         unused = () if product else ("n", "k") if launched else (*SHAPE, "moved_bytes")

@@ -106,7 +106,9 @@ class Model:
             check_distinct(owner, f"inputs of {component.name}", component.inputs)
             for name in component.inputs:
                 check_choice(owner, f"inputs of {component.name}", name, names)
-            frozen = [of.name for of in self.components if of.name in component.inputs and not of.trainable]
+            frozen = [
+                each.name for each in self.components if each.name in component.inputs and not each.trainable
+            ]
             for read in component.reads:
                 if not component.trainable or read.source not in frozen:
                     rule = "must be of a trainable component, and of its frozen inputs"

@@ -34,7 +34,9 @@ def with_adapters(model: Model, rank: int) -> Model:
         )
     if there or not rank:
         return model
-    return replace(model, components=tuple(_adapted(model, of, rank) for of in model.components))
+    return replace(
+        model, components=tuple(_adapted(model, component, rank) for component in model.components)
+    )
 
 
 def _adapted(model: Model, component: Component, rank: int) -> Component:
@@ -61,24 +63,27 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
 
 def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
     """The kernels of a layer's adapters: products down and up, scaling, and the sum with the linear's output."""
-    for of in kernels:
-        if not of.of_tokens:
+    for kernel in kernels:
+        if not kernel.of_tokens:
             continue
-        inner_bytes = of.written_bytes * rank / of.n
-        element_bytes = of.written_bytes / (of.heads * of.m * of.n)
-        rows = {key: getattr(of, key) for key in ("count", "heads", "m", "image_m", "image_heads")}
-        down = rank, of.k, of.read_bytes, inner_bytes
-        for n, k, read_bytes, written_bytes in (down, (of.n, rank, inner_bytes, of.written_bytes)):
+        inner_bytes = kernel.written_bytes * rank / kernel.n
+        element_bytes = kernel.written_bytes / (kernel.heads * kernel.m * kernel.n)
+        rows = {key: getattr(kernel, key) for key in ("count", "heads", "m", "image_m", "image_heads")}
+        down = rank, kernel.k, kernel.read_bytes, inner_bytes
+        for n, k, read_bytes, written_bytes in (down, (kernel.n, rank, inner_bytes, kernel.written_bytes)):
             yield Kernel(
                 "matmul", **rows, n=n, k=k, read_bytes=read_bytes, written_bytes=written_bytes,
                 weight_bytes=element_bytes * n * k,
             )  # fmt: skip
-        elements = rows | {"m": of.m * of.n, "image_m": of.image_m * of.n}
+        elements = rows | {"m": kernel.m * kernel.n, "image_m": kernel.image_m * kernel.n}
         for read in (1, 2):
             yield Kernel(
-                "pointwise", **elements, read_bytes=read * of.written_bytes, written_bytes=of.written_bytes
+                "pointwise",
+                **elements,
+                read_bytes=read * kernel.written_bytes,
+                written_bytes=kernel.written_bytes,
             )
-        yield Kernel(DISPATCH, OPERATORS * of.count)
+        yield Kernel(DISPATCH, OPERATORS * kernel.count)
 
 
 def _beside(layer: Layer, adapter: tuple[Kernel, ...], *, passed: bool) -> Layer:

@@ -90,5 +90,5 @@ def check_same(measured: tuple[str, str, str], simulated: tuple[str, str, str]) 
         raise wrong("measured_run", f"{whose}: compute is scaled for one model, device and stack")
 
 
-def _in_words(of: tuple[str, str, str]) -> str:
-    return "{} on {} by stack {}".format(*of)
+def _in_words(subject: tuple[str, str, str]) -> str:
+    return "{} on {} by stack {}".format(*subject)

@@ -68,7 +68,9 @@ def residual_in_single(component: Component) -> bool:
     Source: diffusers, ``scale_shift_table`` of PixArt and LTX-Video; weights are in single precision, and so are sums.
     """
     middle = component.kernels[len(component.layers) // 2] if component.kernels else ()
-    return any(of.kind == "pointwise" and 0 < of.weight_bytes == of.written_bytes for of in middle)
+    return any(
+        kernel.kind == "pointwise" and 0 < kernel.weight_bytes == kernel.written_bytes for kernel in middle
+    )
 
 
 def checkpointed(
@@ -104,7 +106,7 @@ def checkpointed(
     gradients = backward * (largest_bytes > 0) * ((stream + joined) * outputs + largest_bytes)
     return Checkpointed(
         around + inputs, around + inputs * (not cast), parts, gradients,
-        np.zeros(len(layers)) if cast else stream * (1 - joined), stream, any(of["group_norm"] for of in counts),
+        np.zeros(len(layers)) if cast else stream * (1 - joined), stream, any(kind["group_norm"] for kind in counts),
     )  # fmt: skip
 
 
@@ -116,13 +118,13 @@ def _joined(component: Component) -> FloatArray:
     """
     found = np.zeros(len(component.layers))
     for index, (kernels, layer) in enumerate(zip(component.kernels, component.layers, strict=False)):
-        as_large = {of.kind for of in kernels if of.written_bytes >= layer.output_bytes > 0}
+        as_large = {kernel.kind for kernel in kernels if kernel.written_bytes >= layer.output_bytes > 0}
         found[index] = component.text_tokens > 0 and {"copy", "layer_norm"} <= as_large
     return found
 
 
 def _counts(kernels: tuple[Kernel, ...]) -> Mapping[str, int]:
     counts = Counter[str]()
-    for of in kernels:
-        counts[of.kind] += of.count
+    for kernel in kernels:
+        counts[kernel.kind] += kernel.count
     return counts

@@ -134,8 +134,10 @@ class KernelTimes(LayerTimes):
         self._casts = np.zeros((2, len(self._passed)))
         if training and laws.smaller is not None:
 
-            def in_fewer_bits(_: KernelGroup, of: Shapes) -> FloatArray:
-                return np.where(of.weight_bytes > 0, Smaller.covers(of.heads, of.m, of.n, of.k), 0.0)
+            def in_fewer_bits(_: KernelGroup, shapes: Shapes) -> FloatArray:
+                return np.where(
+                    shapes.weight_bytes > 0, Smaller.covers(shapes.heads, shapes.m, shapes.n, shapes.k), 0.0
+                )
 
             products = self._sum(Share(), in_fewer_bits, ("matmul",))
             self._casts = products * np.where(self._trained, np.array([CASTS]).T, 1.0)
@@ -149,7 +151,9 @@ class KernelTimes(LayerTimes):
         """Seconds of the GPU alone in ``forward_s``, shape (layers,); of several batches (batches, layers)."""
         batch = np.asarray(batch, dtype=float)
         each = batch[:, None] if batch.ndim else batch
-        total = self._sum(share, lambda of, shapes: self._forward(of, shapes, each), chained=self._chained)
+        total = self._sum(
+            share, lambda group, shapes: self._forward(group, shapes, each), chained=self._chained
+        )
         return total if self._adapters is None else total + self._adapters.gpu_s(batch, share)
 
     def host_s(self) -> FloatArray:
@@ -196,7 +200,7 @@ class KernelTimes(LayerTimes):
         samples = np.asarray(float(batch))
         inputs_s, locked_s, weights_s = np.zeros((3, 1)) + self._sum(
             share,
-            lambda of, shapes: np.array(self._backward(of, shapes, samples)),
+            lambda group, shapes: np.array(self._backward(group, shapes, samples)),
             chained=self._backward_chained,
         )
         locked_s = locked_s * (self._passed - self._trained)
@@ -262,8 +266,10 @@ class KernelTimes(LayerTimes):
             return np.ones_like(self._passed)
         products = self._sum(Share(), lambda _, shapes: shapes.moved_bytes, PRODUCTS)
 
-        def chained_bytes(of: KernelGroup, shapes: Shapes) -> FloatArray:
-            return np.asarray(moved[of.kind] * getattr(self._stack.traffic, of.kind) * shapes.moved_bytes)
+        def chained_bytes(group: KernelGroup, shapes: Shapes) -> FloatArray:
+            return np.asarray(
+                moved[group.kind] * getattr(self._stack.traffic, group.kind) * shapes.moved_bytes
+            )
 
         chained = self._sum(Share(), chained_bytes, CHAINED)
         kept = np.divide(most * products, chained, where=chained > 0, out=np.ones_like(chained))

@@ -71,7 +71,7 @@ class LayerTimes(ABC):
 
     def __init__(self, component: Component) -> None:
         self._component = component
-        self._trained = np.array([of == "full" for of in component.backwards], dtype=float)
+        self._trained = np.array([kind == "full" for kind in component.backwards], dtype=float)
 
     @abstractmethod
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
@@ -153,7 +153,9 @@ class LumpedTimes(LayerTimes):
         conv, matmul, self._pairs, memory = amounts / np.array(per_s)[:, None]
         self._launches = kernel_s * np.array([layer.kernels for layer in component.layers])
         self._products, self._memory, self._extent = conv + matmul, memory * extent.bytes, extent
-        self._others_back, self._pairs_back = np.array([BACKWARD_WORK[of] for of in component.backwards]).T
+        self._others_back, self._pairs_back = np.array(
+            [BACKWARD_WORK[kind] for kind in component.backwards]
+        ).T
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer; launches do not grow with the batch."""
@@ -179,14 +181,16 @@ class LumpedTimes(LayerTimes):
 
     def _others(self, share: Share) -> FloatArray:
         """Seconds of one sample's work apart from self-attention."""
-        of = self._extent
-        tokens = of.tokens * (of.image * share.rows / share.sequence + (1 - of.image) / share.text)
+        extent = self._extent
+        tokens = extent.tokens * (
+            extent.image * share.rows / share.sequence + (1 - extent.image) / share.text
+        )
         return np.asarray(tokens * (self._products / share.tensor + self._memory * share.replicated))
 
     def _attention(self, share: Share) -> FloatArray:
         """Seconds of one sample's self-attention."""
-        of = self._extent
-        pairs = of.tokens**2 * of.tokens_share(share.rows) * of.tokens_share(share.keys)
+        extent = self._extent
+        pairs = extent.tokens**2 * extent.tokens_share(share.rows) * extent.tokens_share(share.keys)
         return np.asarray(pairs / (share.sequence * share.tensor) * self._pairs)
 
 
@@ -268,8 +272,8 @@ class MeasuredTimes(LayerTimes):
             return np.ones(len(self._curves))
         tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence / share.tensor
         here, there = (
-            times.forward_s(batch, of) - times.forward_s(0.0, of)
-            for times, of in ((self._here, share), (self._reference, WHOLE))
+            times.forward_s(batch, at_share) - times.forward_s(0.0, at_share)
+            for times, at_share in ((self._here, share), (self._reference, WHOLE))
         )
         return _over(here, there, np.array(tokens))
 

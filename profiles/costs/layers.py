@@ -87,11 +87,11 @@ class ComponentCosts:
         self.extent: Final = Extent.reference(component) if extent is None else extent
         self._calibration: Final = calibration
         self._scaled: dict[Hashable, FloatArray] = {}
-        of = stack or load_stack()
+        resolved = stack or load_stack()
         times = dict(component.times).get(device.name)
         self.provenance: Final = "estimated" if times is None else "measured"
         if times is not None:
-            unhurried = replace(of, forward_operator_s=0.0, backward_operator_s=0.0)
+            unhurried = replace(resolved, forward_operator_s=0.0, backward_operator_s=0.0)
             here, there = (
                 times_of(component, device, unhurried, size, training=training)
                 for size in (self.extent, Extent.reference(component))
@@ -108,7 +108,7 @@ class ComponentCosts:
                 + "; a device without rates is for models whose times are given, such as sim.equal_layers_model"
             )
         self._scale = scale * calibration
-        self._times = times_of(component, device, of, self.extent, training=training)
+        self._times = times_of(component, device, resolved, self.extent, training=training)
 
     def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
@@ -172,9 +172,9 @@ class ComponentCosts:
     @cached_property
     def checkpointed(self) -> Checkpointed:
         """What checkpointing keeps of each layer, and what is in flight beside."""
-        of = self._times
+        times = self._times
         return checkpointed(
-            self.component, self.saved_bytes, of.largest_bytes(), norms_in_single=of.norms_in_single
+            self.component, self.saved_bytes, times.largest_bytes(), norms_in_single=times.norms_in_single
         )
 
     @cached_property
@@ -262,15 +262,15 @@ class ModelCosts(TaskCosts):
         precision: str = HALF,
         pace: float = 1.0,
     ) -> None:
-        of = stack or load_stack()
+        resolved = stack or load_stack()
         smaller = device_in(device, precision, pace)
         size = model.height, model.width
         super().__init__(
-            model, device, *size, of, training=True, calibration=calibration, backbone_device=smaller
+            model, device, *size, resolved, training=True, calibration=calibration, backbone_device=smaller
         )
-        half = replace(of, cast_weights=False)
+        half = replace(resolved, cast_weights=False)
         self._of_half = partial(ModelCosts, model, device, half, calibration=calibration, precision=precision)
-        used = _stack_on(device, of)
+        used = _stack_on(device, resolved)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * used.forward_operator_s
@@ -311,7 +311,9 @@ def _tensors(model: Model) -> tuple[int, int]:
     tensors = parameters = 0
     for component, layer, kernels in _trained(model):
         parameters += layer.trained_parameters
-        launches = sum(of.count for of in kernels if of.weight_bytes and of.kind in WITH_PARAMETERS)
+        launches = sum(
+            kernel.count for kernel in kernels if kernel.weight_bytes and kernel.kind in WITH_PARAMETERS
+        )
         tensors += launches * (1 if component.adapters else TENSORS)
     return tensors, parameters
 
@@ -330,9 +332,13 @@ def _cast_share(model: Model) -> float:
     for component, layer, kernels in _trained(model):
         if not component.adapters:
             trained += layer.trained_parameters
-            weights = (of for of in kernels if of.kind == "matmul" and of.weight_bytes)
-            covered = (of for of in weights if Smaller.covers(*np.array([[1], [of.m], [of.n], [of.k]])))
-            cast += sum(of.count * of.weight_bytes / ELEMENT_BYTES for of in covered)
+            weights = (kernel for kernel in kernels if kernel.kind == "matmul" and kernel.weight_bytes)
+            covered = (
+                kernel
+                for kernel in weights
+                if Smaller.covers(*np.array([[1], [kernel.m], [kernel.n], [kernel.k]]))
+            )
+            cast += sum(kernel.count * kernel.weight_bytes / ELEMENT_BYTES for kernel in covered)
     return cast / trained if trained else 0.0
 
 

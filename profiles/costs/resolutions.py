@@ -152,7 +152,9 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
     _check_frames(model, frames)
     if frames == model.frames:
         return model
-    made, had = (latent_frames(of, model.frame_step, model.frame_chunk) for of in (frames, model.frames))
+    made, had = (
+        latent_frames(count, model.frame_step, model.frame_chunk) for count in (frames, model.frames)
+    )
     latent = made / had
     components = tuple(
         _of_frames(component, latent, latent if component.trainable else frames / model.frames, device)
@@ -196,7 +198,7 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
 def _kernels(component: Component, change: Callable[[Kernel], Kernel]) -> dict[str, Any]:
     """The kernels of a component in both precisions, each changed."""
     both = {"kernels": component.kernels, "half_kernels": component.half_kernels}
-    return {key: tuple(tuple(map(change, of)) for of in layers) for key, layers in both.items()}
+    return {key: tuple(tuple(map(change, layer)) for layer in layers) for key, layers in both.items()}
 
 
 def _resized(component: Component, extents: Mapping[str, Extent], device: Device) -> Component:
@@ -275,5 +277,5 @@ def _growth(before: Component, after: Component, tokens: float, device: Device, 
     if device.laws is None:
         return np.full((2, len(before.layers)), tokens)
     costs = (ComponentCosts(replace(component, times=()), device) for component in (before, after))
-    old, new = (np.array([of.forward_s(batch), of.backward_s(batch)]) for of in costs)
+    old, new = (np.array([cost.forward_s(batch), cost.backward_s(batch)]) for cost in costs)
     return np.asarray(np.divide(new, old, out=np.full(old.shape, tokens), where=old > 0))

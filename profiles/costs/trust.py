@@ -79,18 +79,18 @@ class Trust:
             return f"{self.kind}: not validated: {self.words}"
         if self.sources:
             return f"{self.kind}: {self.words}"
-        of = {"train": "run", "sample": "latency"}[self.task]
-        message = f"not validated: no published {of} of {self.kind} on such GPUs to compare with"
+        command = {"train": "run", "sample": "latency"}[self.task]
+        message = f"not validated: no published {command} of {self.kind} on such GPUs to compare with"
         return f"{message}; {self.nearest.kind}: {self.nearest.words}" if self.nearest else message
 
     @property
     def words(self) -> str:
         """Sources, models, sizes and errors in words."""
         sizes = f" at {_sizes(self.sizes)}" if self.sizes else ""
-        of = {"times": self.pace, "scaling": self.scaling}
-        numbers = counted(sum(errors.numbers for errors in of.values()), "published number")
+        parts = {"times": self.pace, "scaling": self.scaling}
+        numbers = counted(sum(errors.numbers for errors in parts.values()), "published number")
         known = f"{numbers} from {counted(len(self.sources), 'source')} ({_few(self.models, 'model')}{sizes})"
-        told = [f"{name}: {errors}" for name, errors in of.items() if errors.numbers >= FEWEST]
+        told = [f"{name}: {errors}" for name, errors in parts.items() if errors.numbers >= FEWEST]
         return "; ".join([known, *(told or ["too few to say how far off such estimates are"])])
 
 
@@ -145,8 +145,10 @@ def read_trust(path: Path = TRUST) -> tuple[Trust, ...]:
 def _trust(row: Row) -> Trust:
     strategies, sources, models, sizes = (tuple(cell.split()) for cell in row.cells(COLUMNS[3:7]))
     pace, scaling = (
-        Errors(row.integer(f"{of}_numbers"), *(row.number(f"{of}_{name}") for name in ("median", "worst")))
-        for of in ("pace", "scaling")
+        Errors(
+            row.integer(f"{part}_numbers"), *(row.number(f"{part}_{name}") for name in ("median", "worst"))
+        )
+        for part in ("pace", "scaling")
     )
-    of = row.choice("task", TASKS), row.choice("family", FAMILIES), row.text("kind")
-    return Trust(*of, strategies, sources, models, sizes, pace, scaling)
+    subject = row.choice("task", TASKS), row.choice("family", FAMILIES), row.text("kind")
+    return Trust(*subject, strategies, sources, models, sizes, pace, scaling)

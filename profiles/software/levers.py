@@ -76,7 +76,7 @@ def element_bytes(precision: str) -> float:
 def products_in(precision: str, device: Device) -> Products:
     """The matrix products of a device in fewer bits."""
     rows = levers()["precision"][precision]["products"]
-    products = {of: row for row in rows for of in row["devices"]}
+    products = {device: row for row in rows for device in row["devices"]}
     if device.name not in products:
         known = ", ".join(sorted(products))
         raise InputError(f"device {device.name} has no measured products in {precision}; choose from {known}")

@@ -211,8 +211,8 @@ def all_runtimes() -> Mapping[str, Runtime]:
 def read_runtime(path: Path) -> Runtime:
     """Read the file of a runtime."""
     rows = load_toml(path)
-    rules = {name: _rule(of) for name, of in rows.pop("strategies").items()}
-    lists = {key: tuple(of) for key, of in rows.items() if isinstance(of, list)}
+    rules = {name: _rule(row) for name, row in rows.pop("strategies").items()}
+    lists = {key: tuple(value) for key, value in rows.items() if isinstance(value, list)}
     return Runtime(path.stem, rules=rules, **rows | lists)
 
 

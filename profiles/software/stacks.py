@@ -147,13 +147,13 @@ class Stack:
 
     def rates_on(self, device: str) -> Shares:
         """The shares of a device's laws that its kernels reach, attention's by their generation."""
-        of = self.generation
-        share = of.share_of_newer if device in of.newer_on else of.share
+        generation = self.generation
+        share = generation.share_of_newer if device in generation.newer_on else generation.share
         return replace(self.rates, attention=self.rates.attention * share)
 
     def on_blocks_of(self, model: str) -> "Stack":
         """The stack as it fuses the backbones of a model."""
-        found = next((of for name, *of in self.counted_chains if name == model), None)
+        found = next((shares for name, *shares in self.counted_chains if name == model), None)
         return replace(self, forward_chains=found[0], backward_chains=found[1]) if found else self
 
     def slowed(self, slowness: float) -> "Stack":
@@ -200,7 +200,8 @@ def generations() -> Mapping[str, Generation]:
     rows = load_toml(GENERATIONS)
     newer = tuple(rows.pop("newer_kernels_on"))
     return {
-        name: Generation(of["share"], of["share_of_newer"], of["copies"], newer) for name, of in rows.items()
+        name: Generation(row["share"], row["share_of_newer"], row["copies"], newer)
+        for name, row in rows.items()
     }
 
 
@@ -270,7 +271,7 @@ def _completed(table: Table) -> dict[str, Any]:
         return values
     shipped = _completed(Table.read(file_of("stack", table.text("like"), STACKS)))
     del values["like"]
-    tables = {key: of | values.get(key, {}) for key, of in shipped.items() if isinstance(of, dict)}
+    tables = {key: rows | values.get(key, {}) for key, rows in shipped.items() if isinstance(rows, dict)}
     return shipped | values | tables
 
 

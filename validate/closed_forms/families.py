@@ -72,14 +72,18 @@ def _formulas() -> Mapping[tuple[str, str], tuple[str, str]]:
     return {(row["family"], row["of"]): (row["formula"], row["source"]) for row in read_cells(FORMULAS)}
 
 
-def form(family: str, of: str, simulated: float, letters: Mapping[str, float], setting: str = "") -> Form:
+def form(
+    family: str, quantity: str, simulated: float, letters: Mapping[str, float], setting: str = ""
+) -> Form:
     """A simulated value beside the formula that ``forms.csv`` has for a family and its variant ``of``.
 
     The setting in words is by default ``of`` and the letters that are whole numbers.
     """
-    formula, source = _formulas()[family, of]
+    formula, source = _formulas()[family, quantity]
     expected = eval(formula, None, letters)
-    return Form(family, setting or f"{of}, {letter_text(letters)}", formula, expected, simulated, source)
+    return Form(
+        family, setting or f"{quantity}, {letter_text(letters)}", formula, expected, simulated, source
+    )
 
 
 def letter_text(letters: Mapping[str, float]) -> str:
@@ -108,8 +112,8 @@ HIDDEN_BYTES: Final = 2.0 * ROWS**2 * HIDDEN
 def pipelines() -> Iterator[Form]:
     """Seconds, bubble ratio and activations of each named order."""
     for strategy, (rounds, chunks) in GRIDS.items():
-        for degree, times, of in product(DEGREES, rounds, chunks):
-            yield from _pipeline(strategy, {"P": degree, "M": times * degree, "v": of})
+        for degree, times, chunk in product(DEGREES, rounds, chunks):
+            yield from _pipeline(strategy, {"P": degree, "M": times * degree, "v": chunk})
 
 
 def _pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
@@ -228,7 +232,7 @@ class Degrees(NamedTuple):
 
 
 PRODUCTS: Final = (
-    *(Degrees(*of) for of in product((1, 2), (1, 2), (1, 2), (1, 2), (1, 2)) if prod(of) > 2),
+    *(Degrees(*sizes) for sizes in product((1, 2), (1, 2), (1, 2), (1, 2), (1, 2)) if prod(sizes) > 2),
     Degrees(1, 4, 2, 2, 1),
     Degrees(2, 2, 4, 1, 1),
     Degrees(1, 2, 1, 4, 4),
@@ -246,8 +250,8 @@ def hybrid() -> Iterator[Form]:
         trace, letters = _hybrid(degrees), degrees.letters
         degree_text = ", ".join(f"{letter} = {letters[letter]}" for letter in "GURPT")
         setting = f"{degree_text}, D = {degrees.data}, {degrees.images} images each, K = {letters['K']}"
-        for of, sent in (("collectives", trace.collective_bytes), ("messages", trace.p2p_bytes)):
-            yield form(f"hybrid: bytes of {of}", of, sent, letters, setting)
+        for operation, sent in (("collectives", trace.collective_bytes), ("messages", trace.p2p_bytes)):
+            yield form(f"hybrid: bytes of {operation}", operation, sent, letters, setting)
 
 
 def _hybrid(degrees: Degrees) -> Trace:
@@ -271,7 +275,7 @@ def run_closed_forms(options: argparse.Namespace) -> int:
     forms = closed_forms()
     shown = forms if options.all else [form for form in forms if not form.holds]
     families = grouped(shown, lambda one: one.family)
-    print_sections([summary(forms), *(_section(family, of) for family, of in families.items())])
+    print_sections([summary(forms), *(_section(family, of_family) for family, of_family in families.items())])
     return int(not all(form.holds for form in forms))
 
 
@@ -298,8 +302,16 @@ def _worst(forms: Sequence[Form]) -> str:
 def summary(forms: Sequence[Form]) -> Section:
     """One line per family."""
     families, rows = grouped(forms, lambda one: one.family), []
-    for family, of in families.items():
-        formulas = "; ".join(dict.fromkeys(one.formula for one in of))
-        rows.append([family, formulas, f"{len(of)}", f"{sum(one.holds for one in of)}", _worst(of)])
+    for family, of_family in families.items():
+        formulas = "; ".join(dict.fromkeys(one.formula for one in of_family))
+        rows.append(
+            [
+                family,
+                formulas,
+                f"{len(of_family)}",
+                f"{sum(one.holds for one in of_family)}",
+                _worst(of_family),
+            ]
+        )
     title = f"Closed forms: {len(forms)} values of {len(families)} families, {_verdict(forms)}"
     return Section(title, ("family", "formula", "values", "hold", "largest relative error"), rows)

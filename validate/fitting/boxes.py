@@ -123,10 +123,12 @@ def linked(points: Points) -> Cluster:
     """
     cluster = cluster_of(CLUSTER)
     ring, others = (
-        tuple((float(size), points[of, size]) for of, size in points if of == kind)
+        tuple((float(size), points[operation, size]) for operation, size in points if operation == kind)
         for kind in (RING, ALL_TO_ALL)
     )
-    efficiency = tuple((of, others[:1] if of == ALL_TO_ALL else ring) for of in OPERATIONS)
+    efficiency = tuple(
+        (operation, others[:1] if operation == ALL_TO_ALL else ring) for operation in OPERATIONS
+    )
     across = ((ALL_TO_ALL, ((2.0, points[RING, 8]), *others[1:])),) if others[1:] else ()
     collectives = replace(cluster.collectives, efficiency=efficiency, across=across)
     return replace(cluster, overlap_slowdown=SLOWDOWN, collectives=collectives)
@@ -170,7 +172,7 @@ def report_efficiencies(options: Namespace) -> None:
         ratio, kind = exp(error_of(row, cluster)), USES[row["method"]]
         errors.setdefault(kind, []).append((1.0, ratio))
         place = row["table_or_figure"], row["resolution_px"], f"{row.num_gpus}", row["method"]
-        seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * ratio))
+        seconds = (f"{value:.4g} s" for value in (row.latency_s, row.latency_s * ratio))
         lines.append([*place, *seconds, f"{100 * (ratio - 1):+.1f} %", kind])
     title = f"{CLUSTER}: published and predicted"
     header = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")

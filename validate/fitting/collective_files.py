@@ -68,8 +68,8 @@ class Wires(NamedTuple):
 
 
 SETS: Final = tomllib.loads(read_text(Path(__file__).with_name("collectives.toml")))
-BOXES: Final[Mapping[str, Box]] = {name: Box(**of) for name, of in SETS["boxes"].items()}
-WIRES: Final[Mapping[str, Wires]] = {name: Wires(**of) for name, of in SETS["wires"].items()}
+BOXES: Final[Mapping[str, Box]] = {name: Box(**box) for name, box in SETS["boxes"].items()}
+WIRES: Final[Mapping[str, Wires]] = {name: Wires(**wires) for name, wires in SETS["wires"].items()}
 FILES: Final[Mapping[str, Sequence[str]]] = SETS["files"]
 """The machine and the network of each cluster file; empty where it has one node."""
 
@@ -98,16 +98,19 @@ def curves_of(rows: pd.DataFrame) -> list[MeasuredCurve]:
     curves: Any = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
     return [
         MeasuredCurve(
-            operation, Group(gpus, nodes), of.size_bytes.tolist(), of.latency_us.to_numpy() * MICROSECOND
+            operation,
+            Group(gpus, nodes),
+            curve.size_bytes.tolist(),
+            curve.latency_us.to_numpy() * MICROSECOND,
         )
-        for (_, operation, gpus, nodes), of in curves
+        for (_, operation, gpus, nodes), curve in curves
     ]
 
 
 def launch_s(rows: pd.DataFrame, source: str) -> float:
     """Seconds of the software of a call: those of a small call launched from Python."""
-    of = (rows["source_id"] == source) & (rows["implementation"] == FROM_PYTHON)
-    small = rows[of & (rows["size_bytes"] <= SMALL)]
+    chosen = (rows["source_id"] == source) & (rows["implementation"] == FROM_PYTHON)
+    small = rows[chosen & (rows["size_bytes"] <= SMALL)]
     if small.empty:
         raise InputError(f"{FILE} has no rows of {FROM_PYTHON} from {source}")
     return float(small["latency_us"].median()) * MICROSECOND
@@ -122,16 +125,16 @@ def bare(cluster: Cluster, all_reduce_by: str, own_part: float = 0.0) -> Cluster
 def fitted_cluster(folder: Path, name: str) -> tuple[Cluster, list[str]]:
     """The cluster of a file, its collectives fitted anew to the measurements of a folder, and a note on each fit."""
     box, wires = FILES[name]
-    of, rows = BOXES[box], read_measured(folder)
+    settings, rows = BOXES[box], read_measured(folder)
     cluster = _inside_cluster(folder, name)
-    law = replace(cluster.collectives, call_s=launch_s(rows, of.launched))
-    note = _note("inside a node", cluster, of_sources(rows, [of.source], inside=True))
+    law = replace(cluster.collectives, call_s=launch_s(rows, settings.launched))
+    note = _note("inside a node", cluster, of_sources(rows, [settings.source], inside=True))
     if not wires:
         return replace(cluster, collectives=law), [note]
     there = _network_cluster(folder, wires)
     chosen = of_sources(rows, WIRES[wires].sources, inside=False)
     between = _between_of(there)
-    fixed = {of: curve for of, curve in law.fixed_s if of not in GATHERS}
+    fixed = {operation: curve for operation, curve in law.fixed_s if operation not in GATHERS}
     if laws.ALL_TO_ALL in set(chosen["operation"]):
         fixed[laws.ALL_TO_ALL] = dict(between.fixed_s)[laws.ALL_TO_ALL]
     law = replace(law, between=replace(between, fixed_s=tuple(fixed.items())))
@@ -216,10 +219,10 @@ def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[Held
         by_operation: dict[str, list[Errors]] = {}
         for unseen in folds:
             fitted = fit(cluster, curves_of(rows[~unseen]))
-            for operation, of in rows[unseen].groupby("operation", sort=False):
-                by_operation.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
+            for operation, samples in rows[unseen].groupby("operation", sort=False):
+                by_operation.setdefault(str(operation), []).append(errors_of(fitted, curves_of(samples)))
         for operation, parts in by_operation.items():
-            measured, predicted = zip(*[(of.measured, of.predicted) for of in parts], strict=True)
+            measured, predicted = zip(*[(part.measured, part.predicted) for part in parts], strict=True)
             yield scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted))
 
 
@@ -241,10 +244,10 @@ def report_collectives(options: Namespace) -> None:
 def judged(folder: Path) -> Iterator[tuple[str, HeldOut]]:
     """Errors on rows left out, of each machine and then of each network."""
     rows = read_measured(folder)
-    for box, of in BOXES.items():
-        chosen = of_sources(rows, [of.source], inside=True)
+    for box, settings in BOXES.items():
+        chosen = of_sources(rows, [settings.source], inside=True)
         name = next(name for name, (inside, _) in FILES.items() if inside == box)
-        cluster = bare(load_cluster(name), of.all_reduce_by, of.own_part)
+        cluster = bare(load_cluster(name), settings.all_reduce_by, settings.own_part)
         yield from ((box, errors) for errors in held_out(laws.fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)

@@ -69,9 +69,11 @@ def fitted(data: Path, device: str, folder: str, precision: str) -> Iterator[str
     unknowns = {
         name: (value, NO_BOUND) for name, value in START._asdict().items() if name not in ("low", "high")
     }
-    law = fit(lambda values, of: _seconds(laws, size, values, of), both[0], unknowns, {})
-    large = [of.at(of.shapes[0] >= IMAGE_ROWS) for of in both]
-    ratios = np.concatenate([of.seconds / _seconds(laws, size, law.values, of) for of in large])
+    law = fit(lambda values, samples: _seconds(laws, size, values, samples), both[0], unknowns, {})
+    large = [samples.at(samples.shapes[0] >= IMAGE_ROWS) for samples in both]
+    ratios = np.concatenate(
+        [samples.seconds / _seconds(laws, size, law.values, samples) for samples in large]
+    )
     low, high = np.quantile(ratios, QUANTILES).tolist()
     yield f"# {device}: {law}"
     yield f"[[precision.{precision}.products]]"

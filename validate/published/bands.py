@@ -81,7 +81,8 @@ class Misses(NamedTuple):
     def bands(self) -> Bands:
         """The bands that follow."""
         scaled = [
-            Miss(parts.SAMPLING, of.run.link, of.source, at_one(SHAPE, of.after, of.run)) for of in self.held
+            Miss(parts.SAMPLING, row.run.link, row.source, at_one(SHAPE, row.after, row.run))
+            for row in self.held
         ]
         for miss in self.misses:
             between = (SHAPE.of(1.0, miss.gpus) ** 2 - SHAPE.of(1.0, miss.base) ** 2) ** 0.5
@@ -122,9 +123,9 @@ def pooled(part: str, misses: Sequence[Miss]) -> Iterator[Spread]:
         yield Spread(part, parts.ANY, spread, 0, 0, f"prior: {words}")
         return
     everywhere = spread_of(one.error for one in misses)
-    small = [of + parts.SMALL for of in parts.FAMILIES[:2]] if part == parts.COMPUTE else []
+    small = [family + parts.SMALL for family in parts.FAMILIES[:2]] if part == parts.COMPUTE else []
     places = {parts.ANY: misses} | dict.fromkeys(small, ()) | grouped(misses, lambda miss: miss.where)
-    for where, there in sorted(places.items(), key=lambda of: (of[0] != parts.ANY, of[0])):
+    for where, there in sorted(places.items(), key=lambda item: (item[0] != parts.ANY, item[0])):
         if len(there) >= parts.FEWEST or where in small:
             sources = sorted({one.source for one in there})
             prior = everywhere * (PRIORS["small"]["times"] if where in small else 1.0)
@@ -251,7 +252,7 @@ def judged(records: Iterable[Record], held: Iterable[Held], known: Bands) -> Ite
         elif trained is not None and trained.base is not None:
             pace, scaling = None, expm1(trained.error - trained.base.error)
         family = known.family(where.device, timed=one.provenance == "measured")
-        model, size = (of.split(" ")[0] for of in (row.model, row.resolution_px))
+        model, size = (value.split(" ")[0] for value in (row.model, row.resolution_px))
         yield Judged(row.task, family, where.kind, row.authors, model, size, pace, scaling)
     for record in records:
         for miss in speedups([record], known):
@@ -279,8 +280,11 @@ def errors_of(errors: Iterable[float | None]) -> Errors:
 
 def cells_of(trust: Trust) -> tuple[str, ...]:
     """The line of a trust in its file."""
-    names = (" ".join(of) for of in (trust.strategies, trust.sources, trust.models, trust.sizes))
-    errors = ((f"{of.numbers}", f"{of.median:.4f}", f"{of.worst:.4f}") for of in (trust.pace, trust.scaling))
+    names = (" ".join(words) for words in (trust.strategies, trust.sources, trust.models, trust.sizes))
+    errors = (
+        (f"{error.numbers}", f"{error.median:.4f}", f"{error.worst:.4f}")
+        for error in (trust.pace, trust.scaling)
+    )
     return trust.task, trust.family, trust.kind, *names, *chain(*errors)
 
 
@@ -301,5 +305,5 @@ def times_of_models(records: Iterable[Record]) -> Iterator[tuple[str, ...]]:
         if error is not None and where is not None and model and row.quantity.endswith("_s"):
             over = 1 / (1 + error) if row.quantity.endswith("_per_s") else 1 + error
             times.setdefault((row.task, model, where.device), []).append(over)
-    for key, of in sorted(times.items()):
-        yield *key, str(len(of)), f"{min(of):.4f}", f"{max(of):.4f}"
+    for key, rows in sorted(times.items()):
+        yield *key, str(len(rows)), f"{min(rows):.4f}", f"{max(rows):.4f}"

@@ -75,7 +75,7 @@ class ClusterRun:
     def of(cls, row: Mapping[str, str]) -> Self:
         """The run of a row."""
         strategy, *parameters = row["strategy"].split()
-        texts = {key: row[key] for key in OPTIONS} | dict(of.split("=") for of in parameters)
+        texts = {key: row[key] for key in OPTIONS} | dict(parameter.split("=") for parameter in parameters)
         options = {key: int(text) if text.isdigit() else text for key, text in texts.items()}
         where = row["cluster"], row["device"], stack_of(row["engine"])
         result = float(row[SAMPLES_PER_S]), Standing(row["standing"] or Standing.INDEPENDENT), row["why"]
@@ -163,7 +163,7 @@ def tables() -> Iterator[Section]:
     title = "Training on real clusters: throughput over that of the fewest GPUs"
     yield Section(title, ("run", "GPUs", "pixels", "published", "simulated", "error"), list(_scaling()))
     title = "MosaicML: seconds with VAE and text encoder in the loop over those with cached latents"
-    rows = [[of.row.note, f"{of.row.value:g}", f"{of.predicted:.2f}"] for of in encoders()]
+    rows = [[row.row.note, f"{row.row.value:g}", f"{row.predicted:.2f}"] for row in encoders()]
     yield Section(title, ("", "published", "simulated"), rows)
 
 
@@ -220,8 +220,8 @@ def fewer_bits() -> Iterator[Record]:
     """Time of a step of a LoRA on one B200 in fp8 over that in half precision, both compiled."""
     row = the_published("unsloth")
     half, fp8 = (
-        api.run(row.model, stack="inductor", precision=of, **TUNED["lora"]).samples_per_s
-        for of in (HALF, FP8)
+        api.run(row.model, stack="inductor", precision=precision, **TUNED["lora"]).samples_per_s
+        for precision in (HALF, FP8)
     )
     yield Record.of(row, half / fp8, "ddp, rank 16, block checkpointing, encoders cached, stack inductor")
 
@@ -260,7 +260,7 @@ def encoders() -> Iterator[Record]:
     row = the_published("README", quantity="time_ratio")
     runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.gpus == row.num_gpus]
     online, cached = (
-        sum(IMAGES[int(of.options["resolution"])] / of.predicted(frozen=frozen) for of in runs)
+        sum(IMAGES[int(run.options["resolution"])] / run.predicted(frozen=frozen) for run in runs)
         for frozen in ("online", "cached")
     )
     yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")

@@ -55,7 +55,10 @@ def frozen_ratios() -> Iterator[Record]:
             costs = point.costs.components
             frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
             backbones = [costs[i] for i in point.model.backbones]
-            trained_s = sum(float((of.forward_s(batch) + of.backward_s(batch)).sum()) for of in backbones)
+            trained_s = sum(
+                float((backbone.forward_s(batch) + backbone.backward_s(batch)).sum())
+                for backbone in backbones
+            )
             yield Record.of(row, frozen_s / trained_s, command_for("ddp", point))
 
 
@@ -176,10 +179,10 @@ def ablation(names: Sequence[str] = CONTROLNETS) -> Iterator[Record]:
         for batch in (256, 384):
             point = on_p4de(name, 8, batch, self_conditioning=CONDITIONED)
             fills = ("partial", "full", "none")
-            rates = {of: fastest(point, "diffusionpipe", fill=of).samples_per_s for of in fills}
+            rates = {fill: fastest(point, "diffusionpipe", fill=fill).samples_per_s for fill in fills}
             for row in published("Fig. 15", batch_size=batch):
                 less, more = FILLS[row.method]
-                commands = (command_for("diffusionpipe", point, "sweep", fill=of) for of in (less, more))
+                commands = (command_for("diffusionpipe", point, "sweep", fill=fill) for fill in (less, more))
                 yield Record.of(row, 1 - rates[less] / rates[more], OVER.join(commands))
 
 

@@ -62,7 +62,7 @@ def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
         there = run.left_out
         before = outcome_of(there, run.sampler)
         after = run_point(run.sampler, replace(scenario_of(there), measured=factors[key]))
-        errors = (log((run.row.latency_s or 0.0) / of.latency_s) for of in (before, after))
+        errors = (log((run.row.latency_s or 0.0) / latency_s.latency_s) for latency_s in (before, after))
         known, device = before.uncertainty, there.cluster.device.name
         circumstances = Circumstances(
             device, known.alike, known.exposed, anchored=there.anchored, gpus=there.num_gpus,
@@ -75,8 +75,8 @@ def held_rows(runs: Iterable[Run]) -> Iterator[Held]:
 def _same(run: Run) -> tuple[object, ...]:
     """What a run shares with that on one GPU."""
     place = run.place
-    of = (place.model, place.cluster.name, place.height, place.width, place.steps, place.stack.name)
-    return run.row.published.authors, of
+    question = (place.model, place.cluster.name, place.height, place.width, place.steps, place.stack.name)
+    return run.row.published.authors, question
 
 
 class Score(NamedTuple):
@@ -93,9 +93,11 @@ class Score(NamedTuple):
 
 def scored(row: Held, bands: Bands) -> Score:
     """A row held against the bands."""
-    of = bands.uncertainty(SAMPLING, row.run)
-    after = of.after(Uncertainty(shared=of.shared, repeat=of.repeat, alike=("single",)))
-    both = [(row.before, of.band), (row.after, after.band)]
+    uncertainty = bands.uncertainty(SAMPLING, row.run)
+    after = uncertainty.after(
+        Uncertainty(shared=uncertainty.shared, repeat=uncertainty.repeat, alike=("single",))
+    )
+    both = [(row.before, uncertainty.band), (row.after, after.band)]
     inside, scores = zip(*(_against(error, band) for error, band in both), strict=True)
     return Score(row, inside, scores)
 
@@ -124,7 +126,7 @@ def coverage_table(scores: Sequence[Score]) -> Section:
     for name in (*GROUPS, *sorted({one.row.source for one in scores})):
         if group := [one for one in scores if name in groups_of(one.row)]:
             shares = [mean(inside) for inside in zip(*(one.inside for one in group), strict=True)]
-            widths = (f"{mean(of):.3f}" for of in zip(*(one.scores for one in group), strict=True))
+            widths = (f"{mean(scores):.3f}" for scores in zip(*(one.scores for one in group), strict=True))
             held = all(BOUNDS[0] <= one <= BOUNDS[1] for one in shares)
             words = "too few to judge" if len(group) < ENOUGH else "" if held else "outside 75 to 90 %"
             rows.append([name, f"{len(group)}", *map(percent, shares), *widths, words])

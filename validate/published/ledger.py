@@ -47,7 +47,9 @@ class Contest:
     @property
     def correlation(self) -> float:
         """Kendall's tau-b between the published and the predicted order, from -1 to 1; 0 where one has no order."""
-        seconds = ([of[method] for method in self.published] for of in (self.published, self.predicted))
+        seconds = (
+            [seconds[method] for method in self.published] for seconds in (self.published, self.predicted)
+        )
         tau = float(kendalltau(*seconds).statistic)
         return 0.0 if isnan(tau) else tau
 
@@ -157,7 +159,9 @@ class Ledger:
         order = list(Standing)
         groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0])).items()
         rows = []
-        for (standing, reason), group in sorted(groups, key=lambda of: (of[0][0], -len(of[1]), of[0][1])):
+        for (standing, reason), group in sorted(
+            groups, key=lambda item: (item[0][0], -len(item[1]), item[0][1])
+        ):
             which = dict.fromkeys(_split(one.reason)[1] or one.row.group for one in group)
             rows.append([order[standing], reason, f"{len(group)}", "; ".join(which)])
         title = f"Not independent: {len(left)} of {len(self.records)} numbers"

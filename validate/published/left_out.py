@@ -60,7 +60,7 @@ def convolutions() -> Iterator[Line]:
     setting = [(authors_of(run.source), run.stack, shared_rate(run)) for run in every if run.why == SETS]
     shipped = setting[0][1].rates.conv
     for source in dict.fromkeys(source for source, *_ in setting):
-        share = geometric_mean(share for of, _, share in setting if of != source)
+        share = geometric_mean(share for author, _, share in setting if author != source)
         theirs = [run for run in every if authors_of(run.source) == source]
         pairs = [(run.error(), run.error(rated(run.stack, share))) for run in theirs]
         yield from _line(("conv's share", source, "training"), pairs, f"{share:.2f} for {shipped:.2f}")
@@ -79,7 +79,7 @@ def shares(kind: str) -> Iterator[Line]:
     anchors = [(name, one) for name in model_names() for one in model_of(name).anchors]
     showing = [one for one in anchors if share_of(kind, *one) is not None]
     for source in dict.fromkeys(authors_of(one.source) for _, one in showing):
-        share = min(1.0, shared(kind, (of for of in showing if authors_of(of[1].source) != source)))
+        share = min(1.0, shared(kind, (row for row in showing if authors_of(row[1].source) != source)))
         theirs = [one for one in showing if authors_of(one[1].source) == source]
         shipped = getattr(load_stack().rates, kind)
         pairs = [(_error(kind, *one, shipped), _error(kind, *one, share)) for one in theirs]
@@ -112,7 +112,7 @@ def sampled() -> Iterator[Line]:
     anchors = [(name, one) for name in model_names() for one in model_of(name).anchors]
     for source, theirs in grouped(runs, lambda run: run.row.published.authors).items():
         several, where = [run for run in theirs if run.row.num_gpus != 1], "several GPUs"
-        devices = {(name, of.device) for name, of in anchors if authors_of(of.source) == source}
+        devices = {(name, anchor.device) for name, anchor in anchors if authors_of(anchor.source) == source}
         anchored = [run for run in theirs if (run.place.model, run.place.cluster.device.name) in devices]
         alone = [run for run in anchored if run.row.num_gpus == 1]
         change = methodcaller("_replace", unknown=source)
@@ -123,7 +123,7 @@ def sampled() -> Iterator[Line]:
             there = [run for run in several if run.place.cluster.name in NEAREST]
             yield from _without(("hosts", source, where), several, _unknown_host, f"pace {BOX.slowness:g}")
             yield from _without(("links", source, where), there, _other_links, f"{NEAREST[CLUSTER]}'s")
-            every: Callable[[Place], Place] = lambda of: change(_other_links(_unknown_host(of)))  # noqa: B023,E731
+            every: Callable[[Place], Place] = lambda place: change(_other_links(_unknown_host(place)))  # noqa: B023,E731
             yield from _without(("all of these", source, where), several, every, "as above")
 
 

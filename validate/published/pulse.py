@@ -260,7 +260,7 @@ def _partitioned(
     task = Task(model, "v100-2node", num_gpus)
     for stack, degree in product(STACKS, dict.fromkeys((DEFAULT_DEGREE, *DEGREES))):
         setting = Setting(degree, MICRO_BATCH, p2p=p2p, stack=stack)
-        aware, blocks = (run(task, setting, "pulse", of) for of in PARTITIONS)
+        aware, blocks = (run(task, setting, "pulse", partition) for partition in PARTITIONS)
         command = setting.commands(task, "pulse")
         yield task, setting, (aware, blocks), f"{command}{OVER}{command} --partition blocks"
 
@@ -269,7 +269,7 @@ def longest_stages() -> Iterator[Record]:
     """Section IV-B: by how much the longest forward of a stage is shorter than with block-wise stages."""
     row = the_published("IV-B")
     for *_, results, commands in _partitioned(row.model, 8, "overlapped"):
-        aware, blocks = (max(float(stage["forward_s"]) for stage in of.stages) for of in results)
+        aware, blocks = (max(float(stage["forward_s"]) for stage in result.stages) for result in results)
         yield Record.of(row, 1 - aware / blocks, commands)
 
 
@@ -284,7 +284,9 @@ def partition_speed_ups() -> Iterator[Record]:
             yield Record.of(row, aware.samples_per_s / blocks.samples_per_s, commands)
             if p2p == "blocking":
                 point, degree = setting.scenario(task), setting.degree
-                layouts = (Pulse(degree, degree, partition=of).layout(point) for of in PARTITIONS)
+                layouts = (
+                    Pulse(degree, degree, partition=partition).layout(point) for partition in PARTITIONS
+                )
                 aware_s, blocks_s = (schedule_s(point, layout) for layout in layouts)
                 yield Record.of(row, blocks_s / aware_s, f"Eq. 15 in place of {commands}")
 

@@ -130,7 +130,7 @@ def _several_nodes(ledger: Ledger) -> list[str]:
         if one.row.quantity == SAMPLES_PER_S and one.error is not None and one.row.group.startswith(CLUSTERS)
     ]
     errors, scaling = list[float](), list[float]()
-    for alike in grouped(runs, lambda of: (of[0].item, of[0].resolution_px, of[0].method)).values():
+    for alike in grouped(runs, lambda item: (item[0].item, item[0].resolution_px, item[0].method)).values():
         base = next((error for row, _, error in alike if (row.num_gpus or 1) <= NODE), None)
         for row, standing, error in alike:
             if (row.num_gpus or 1) > NODE and standing is not Standing.FITTED:
@@ -181,7 +181,10 @@ def sampled(ledger: Ledger) -> list[Section]:
     kinds = {
         "one GPU, no anchor": [error for one, error in times if one.row.num_gpus == 1],
         "several GPUs": [error for _, error in several],
-        **{f"several GPUs, {of}": [error for one, error in several if one.standing is of] for of in JUDGED},
+        **{
+            f"several GPUs, {standing}": [error for one, error in several if one.standing is standing]
+            for standing in JUDGED
+        },
         **{
             f"several GPUs over {links}": [error for one, error in several if links in one.row.machine]
             for links in ("NVLink", "PCIe")

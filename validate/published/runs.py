@@ -96,7 +96,9 @@ def samplers_of(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
     """The samplers of a name and parameters, of which some may have several values; with ``*`` all points of it."""
     name, *settings = words.split()
     named = dict(setting.split("=") for setting in settings if setting != "*")
-    values = [[int(of) if of.isdigit() else of for of in text.split(",")] for text in named.values()]
+    values = [
+        [int(value) if value.isdigit() else value for value in text.split(",")] for text in named.values()
+    ]
     for chosen in product(*values):
         parameters: Mapping[str, Any] = dict(zip(named, chosen, strict=True))
         if "*" in settings:

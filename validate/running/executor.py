@@ -60,7 +60,7 @@ class RankSeat(NamedTuple):
         if collective.group is None:
             return tuple(sorted(self.peer(device) for device in collective.devices))
         groups = self.placement.groups((), collective.group, collective.subgroup)
-        return tuple(sorted(next((of for of in groups if self.peer(self.device) in of), groups[0])))
+        return tuple(sorted(next((group for group in groups if self.peer(self.device) in group), groups[0])))
 
 
 def seats(placement: Placement) -> list[RankSeat]:
@@ -161,15 +161,23 @@ class CollectiveStream:
         self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
     ) -> None:
         self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
-        here = {n: of for n, of in enumerate(self._collectives) if seat.device in of.devices}
+        here = {
+            n: collective
+            for n, collective in enumerate(self._collectives)
+            if seat.device in collective.devices
+        }
         self._costs_s: dict[int, float] = {}  # of messages around the ring (nccl-tests, doc/PERFORMANCE.md)
         self._reads: dict[int, list[int]] = {}
-        for number, of in here.items():
-            turns = (1 + (of.operation == "all_reduce")) * (len(seat.members(of)) - 1)
-            self._costs_s[number] = link_s * (1 if of.operation == "send_recv" else turns)
-            self._reads[number] = [t for t in of.reads if wiring.writers.get(t, (None,))[0] == seat.device]
-        results = {tensor: number for number, of in here.items() for tensor in of.writes}
-        self._follows = {n: [results[t] for t in of.reads if t in results] for n, of in here.items()}
+        for number, collective in here.items():
+            turns = (1 + (collective.operation == "all_reduce")) * (len(seat.members(collective)) - 1)
+            self._costs_s[number] = link_s * (1 if collective.operation == "send_recv" else turns)
+            self._reads[number] = [
+                t for t in collective.reads if wiring.writers.get(t, (None,))[0] == seat.device
+            ]
+        results = {tensor: number for number, collective in here.items() for tensor in collective.writes}
+        self._follows = {
+            n: [results[t] for t in collective.reads if t in results] for n, collective in here.items()
+        }
 
     def open(self, start: float) -> None:
         """Begin an iteration."""

@@ -163,7 +163,9 @@ def profile(dtype: str) -> Model:
         for width in WIDTHS
     )
     sizes = [sum(p.numel() for p in block.parameters()) for block in transformer(attend)]
-    layers = tuple(replace(of, parameters=size) for of, size in zip(component.layers, sizes, strict=True))
+    layers = tuple(
+        replace(layer, parameters=size) for layer, size in zip(component.layers, sizes, strict=True)
+    )
     return replace(model, dtype=dtype, components=(replace(component, layers=layers, kernels=kernels),))
 
 
@@ -178,7 +180,9 @@ def plan_of(training: ShardedTraining) -> Plan:
     size = training.num_ranks, training.batch_size
     workload = TrainingWorkload(*size, memory_recipe=precision.recipe, checkpointing=training.checkpointing)
     plan = training.strategy.plan(Scenario(profile(precision.dtype), emulated_cluster(0.0), workload))
-    if not any((of.operation, of.stream) == ("all_gather", SHARDS) for of in plan.collectives):
+    if not any(
+        (collective.operation, collective.stream) == ("all_gather", SHARDS) for collective in plan.collectives
+    ):
         raise InputError("nothing is sharded: that is ddp, which --schedule ddp carries out")
     return plan
 
@@ -186,9 +190,9 @@ def plan_of(training: ShardedTraining) -> Plan:
 def planned_calls(training: ShardedTraining) -> Calls:
     """Return the planned exchanges, each call on its own."""
     calls = defaultdict[int, list[tuple[str, int]]](list)
-    for of in plan_of(training).collectives:
-        size = round(of.size_bytes * PRECISIONS[training.precision].bytes / of.calls)
-        calls[of.stream] += [(of.operation, size)] * of.calls
+    for collective in plan_of(training).collectives:
+        size = round(collective.size_bytes * PRECISIONS[training.precision].bytes / collective.calls)
+        calls[collective.stream] += [(collective.operation, size)] * collective.calls
     return calls
 
 
@@ -206,9 +210,9 @@ def _carry_out(training: ShardedTraining) -> RankResult:
     groups = dict(zip((REPLICAS, SHARDS, TENSOR), mesh.get_all_groups(), strict=True))
     attention = attend
     if context > 1:
-        of = groups[CONTEXT] = _contexts(ranks, context, tensor)
+        contexts = groups[CONTEXT] = _contexts(ranks, context, tensor)
         way = ring if strategy.context == "ring" else ulysses
-        attention = lambda queries, keys, values: way(queries, keys, values, of)  # noqa: E731
+        attention = lambda queries, keys, values: way(queries, keys, values, contexts)  # noqa: E731
     model = transformer(attention)
     _shard(model, mesh, training)
     with Noting(groups) as noting:
@@ -227,7 +231,7 @@ def _mesh(*degrees: int) -> DeviceMesh:
 
 def _contexts(ranks: int, degree: int, tensor: int) -> dist.ProcessGroup:
     """This rank's group of those that hold different tokens of the same samples."""
-    firsts = (one + of for one in range(0, ranks, degree * tensor) for of in range(tensor))
+    firsts = (one + offset for one in range(0, ranks, degree * tensor) for offset in range(tensor))
     members = [list(range(first, first + degree * tensor, tensor)) for first in firsts]
     return cast(dist.ProcessGroup, dist.new_subgroups_by_enumeration(members)[0])  # type: ignore[no-untyped-call]
 
@@ -250,17 +254,17 @@ def _shard(model: nn.Sequential, mesh: DeviceMesh, training: ShardedTraining) ->
 
 def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
     """Divide a block's matrices and heads, and the tokens of its norms (torchtitan, ``apply_tp``)."""
-    of, rows, halves = parallel, ("attention.out", "inner.2"), ("attention", "inner")
+    divide, rows, halves = parallel, ("attention.out", "inner.2"), ("attention", "inner")
     columns = [f"attention.{name}" for name in ("query", "key", "value")]
     norms = ("before", "between", "after")
-    gathered = partial(of.PrepareModuleInput, input_layouts=Shard(1), desired_input_layouts=Replicate())
+    gathered = partial(divide.PrepareModuleInput, input_layouts=Shard(1), desired_input_layouts=Replicate())
     styles = {
-        **{name: of.ColwiseParallel() for name in (*columns, "inner.0")},
-        **{name: of.RowwiseParallel(output_layouts=Shard(1)) for name in rows},
-        **{name: of.SequenceParallel(use_local_output=name == "after") for name in norms},
+        **{name: divide.ColwiseParallel() for name in (*columns, "inner.0")},
+        **{name: divide.RowwiseParallel(output_layouts=Shard(1)) for name in rows},
+        **{name: divide.SequenceParallel(use_local_output=name == "after") for name in norms},
         **{name: gathered() for name in halves},
     }
-    of.parallelize_module(block, mesh, styles)
+    divide.parallelize_module(block, mesh, styles)
 
 
 def _train(model: nn.Module, training: ShardedTraining) -> None:
@@ -268,9 +272,9 @@ def _train(model: nn.Module, training: ShardedTraining) -> None:
     degree, pieces = training.strategy.group_size, training.strategy.micro_batches
     team, place = divmod(dist.get_rank(), degree)
     teams, numbers = training.num_ranks // degree, training.batch_size * TOKENS * HIDDEN
-    values = (of.chunk(teams)[team].chunk(degree, 1)[place] for of in batch_of(training.batch_size))
+    values = (whole.chunk(teams)[team].chunk(degree, 1)[place] for whole in batch_of(training.batch_size))
     averaged = training.num_ranks // training.strategy.tensor_degree
-    for inputs, targets in zip(*(of.chunk(pieces) for of in values), strict=True):
+    for inputs, targets in zip(*(value.chunk(pieces) for value in values), strict=True):
         error = (model(inputs) - targets).square().sum()
         (error * averaged / numbers).backward()
 
@@ -297,11 +301,11 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run one operator and note it, if it is a collective."""
         result = func(*args, **(kwargs or {}))
         if "c10d" in func.namespace and (operation := OPERATIONS.get(func.overloadpacket.__name__)):
-            names = (of if isinstance(of, str) else _name_of(of) for of in args)
+            names = (arg if isinstance(arg, str) else _name_of(arg) for arg in args)
             stream = next((self._streams[name] for name in names if name in self._streams), None)
             if stream is not None:
-                leaves = (tree_leaves(of) for of in (*args, result))
-                sizes = (sum(t.nbytes for t in of if isinstance(t, Tensor)) for of in leaves)
+                leaves = (tree_leaves(value) for value in (*args, result))
+                sizes = (sum(t.nbytes for t in leaf if isinstance(t, Tensor)) for leaf in leaves)
                 self.calls[stream].append((operation, max(sizes)))
         return result
 
@@ -317,7 +321,7 @@ def failures(training: ShardedTraining, ranks: Sequence[RankResult]) -> list[str
     planned = planned_calls(training)
     different = tuple(number for number, rank in enumerate(ranks) if rank.calls != planned)
     wrong = [f"ranks {different} exchange something else"] if different else []
-    summed = next(of.size_bytes for of in plan_of(training).resident[0] if of.name == "gradients")
+    summed = next(buffer.size_bytes for buffer in plan_of(training).resident[0] if buffer.name == "gradients")
     owned = tuple(rank.owned for rank in ranks)
     if set(owned) != {summed / GRADIENT_BYTES}:
         wrong.append(f"ranks own {owned} parameters, the plan says {summed / GRADIENT_BYTES:g}")
@@ -343,9 +347,11 @@ def result(training: ShardedTraining) -> dict[str, Any]:
     """
     every = [replace(training, precision=name) for name in PRECISIONS]
     results = dict(zip(every, run_trainings(every), strict=True))
-    if wrong := [f"{of.precision}: {words}" for of in every for words in failures(of, results[of])]:
+    if wrong := [
+        f"{trained.precision}: {words}" for trained in every for words in failures(trained, results[trained])
+    ]:
         raise DiffusimError(f"fsdp, {'; '.join(wrong)}")
-    calls = [call for of in planned_calls(every[-1]).values() for call in of]
+    calls = [call for calls in planned_calls(every[-1]).values() for call in calls]
     operations = [operation for operation, _ in calls]
     return {
         "schedule": training.strategy.name,
@@ -356,7 +362,9 @@ def result(training: ShardedTraining) -> dict[str, Any]:
         "exchanges": {name: operations.count(name) for name in dict.fromkeys(operations)},
         "bytes": sum(size for _, size in calls),
         "owned": results[every[-1]][0].owned,
-        "gradient_error": {of.precision: max(rank.gradient_error for rank in results[of]) for of in every},
+        "gradient_error": {
+            trained.precision: max(rank.gradient_error for rank in results[trained]) for trained in every
+        },
     }
 
 

@@ -50,7 +50,7 @@ class Attention(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Attention of the tokens, shape (samples, tokens, hidden)."""
-        parts = (heads_of(of(hidden)) for of in (self.query, self.key, self.value))
+        parts = (heads_of(project(hidden)) for project in (self.query, self.key, self.value))
         result: Tensor = self.out(self.attend(*parts).flatten(2))
         return result
 
@@ -86,8 +86,11 @@ class Block(nn.Module):
 
     def divide(self, part: int, parts: int) -> None:
         """Keep one of several equal parts of the heads and of the feed-forward; what the parts put out adds up."""
-        of = self.attention
-        rows, columns = (of.query, of.key, of.value, self.inner[0]), (of.out, self.inner[2])
+        attention = self.attention
+        rows, columns = (
+            (attention.query, attention.key, attention.value, self.inner[0]),
+            (attention.out, self.inner[2]),
+        )
         for axis, product in [*((0, one) for one in rows), *((1, one) for one in columns)]:
             assert isinstance(product, nn.Linear)
             product.weight = nn.Parameter(product.weight.chunk(parts, axis)[part], requires_grad=False)
@@ -95,8 +98,10 @@ class Block(nn.Module):
     def project(self, hidden: Tensor, by: Modulation) -> Tensor:
         """Queries, keys and values of some tokens, stacked: (3, batch, tokens, hidden)."""
         normed = self.before(hidden) * (1 + by.scale) + by.shift
-        of = self.attention
-        return torch.stack([SHARPNESS * of.query(normed), of.key(normed), of.value(normed)])
+        attention = self.attention
+        return torch.stack(
+            [SHARPNESS * attention.query(normed), attention.key(normed), attention.value(normed)]
+        )
 
     def feed(self, hidden: Tensor, by: Modulation) -> Tensor:
         """The feed-forward of the hidden state before its norm."""

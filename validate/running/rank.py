@@ -156,8 +156,10 @@ def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int
     """Make the process groups of all collectives, the same at every rank; return those of one rank."""
     made: dict[tuple[int, ...], Any] = {}
     groups = {}
-    for number, of in enumerate(wiring.plan.collectives):
-        for ranks in sorted({seat.members(of) for seat in everyone if seat.device in of.devices}):
+    for number, collective in enumerate(wiring.plan.collectives):
+        for ranks in sorted(
+            {seat.members(collective) for seat in everyone if seat.device in collective.devices}
+        ):
             made[ranks] = made.get(ranks) or dist.new_group(list(ranks), timeout=TIMEOUT)
             if rank in ranks:
                 groups[number] = made[ranks]

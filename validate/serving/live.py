@@ -76,7 +76,9 @@ def measure(dispatcher: ThreadPoolExecutor, ask: Ask, jobs: list[Job]) -> list[R
 
 def replayed(requests: list[Request], workers: int) -> list[float]:
     """Latencies of the same requests in simulation."""
-    jobs = [Job(number, of.sent_s, Shape(number + 1, 1, 1, 1)) for number, of in enumerate(requests)]
+    jobs = [
+        Job(number, request.sent_s, Shape(number + 1, 1, 1, 1)) for number, request in enumerate(requests)
+    ]
     setup = Plan((Pool((1,) * workers),), FirstComeFirstServed())
     done = Replay(setup, jobs, Law(lambda shape, _: requests[shape.height - 1].held_s)).run().jobs
     return [job.end_s - job.arrival_s for job in done]
@@ -89,27 +91,33 @@ def compare(service: str, requests: int, workers: int, loads: tuple[float, ...] 
         ask, first = partial(answered, pool, service), list[Request]()
         for _ in range(2):  # the first requests start the workers and load torch
             first = measure(dispatcher, ask, list(Load(KINDS, 1e9, 20e-9).jobs()))
-        rates = [load * workers / float(np.mean([of.held_s for of in first])) for load in loads]
-        jobs = [list(islice(Load(KINDS, of, 2 * requests / of, seed=1).jobs(), requests)) for of in rates]
-        measured = [measure(dispatcher, ask, of) for of in jobs]
+        rates = [load * workers / float(np.mean([request.held_s for request in first])) for load in loads]
+        jobs = [
+            list(islice(Load(KINDS, rate, 2 * requests / rate, seed=1).jobs(), requests)) for rate in rates
+        ]
+        measured = [measure(dispatcher, ask, sent) for sent in jobs]
     runs = zip(loads, measured, jobs, strict=True)
-    return [[service, f"{load:g}", *_row(workers, of, sent)] for load, of, sent in runs]
+    return [[service, f"{load:g}", *_row(workers, requests, sent)] for load, requests, sent in runs]
 
 
 def _row(workers: int, requests: list[Request], jobs: list[Job]) -> list[str]:
-    latencies, simulated, cells = [of.latency_s for of in requests], replayed(requests, workers), []
+    latencies, simulated, cells = [request.latency_s for request in requests], replayed(requests, workers), []
     for percent in (50, 99):
-        was, now = (float(np.percentile(of, percent)) for of in (latencies, simulated))
+        was, now = (float(np.percentile(latencies_s, percent)) for latencies_s in (latencies, simulated))
         cells += [f"{was:.3f}", f"{now:.3f}", signed(now / was - 1)]
-    late = np.percentile([of.sent_s - job.arrival_s for of, job in zip(requests, jobs, strict=True)], 99)
-    held = [of.held_s for of in requests]
+    late = np.percentile(
+        [request.sent_s - job.arrival_s for request, job in zip(requests, jobs, strict=True)], 99
+    )
+    held = [request.held_s for request in requests]
     return [f"{np.mean(held):.3f} ({min(held):.3f} to {max(held):.3f})", *cells, f"{1e3 * late:.1f}"]
 
 
 def run_serve(options: argparse.Namespace) -> None:
     """Print what workers measured beside what the replay says."""
     check_least(("--requests", options.requests, 1), ("--workers", options.workers, 1))
-    rows = [row for of in ("sleep", "torch") for row in compare(of, options.requests, options.workers)]
+    rows = [
+        row for service in ("sleep", "torch") for row in compare(service, options.requests, options.workers)
+    ]
     header = (
         "service", "load", "seconds of a request", "p50, s", "replay", "error", "p99, s", "replay", "error",
         "client late by, p99, ms",

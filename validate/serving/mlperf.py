@@ -109,7 +109,7 @@ class ServerRun(NamedTuple):
         gaps = -np.log1p(-(words[::2] + words[1::2] * 2.0**32) / 2.0**64)
         arrivals = np.cumsum(gaps) / self.target_per_s
         counts = int(np.searchsorted(arrivals, self.least_s)) + 1, LEAST_QUERIES
-        count = min(counts, key=lambda of: abs(of / arrivals[of - 1] - self.scheduled_per_s))
+        count = min(counts, key=lambda count: abs(count / arrivals[count - 1] - self.scheduled_per_s))
         trace = Trace(tuple(arrivals[:count].tolist()), (0,) * count)
         return Load(KINDS, trace.rate_per_s, trace.arrival_s[-1], trace=trace)
 
@@ -145,7 +145,12 @@ def read_runs(path: Path = RUNS) -> Iterator[ServerRun]:
         elif row.text("scenario") == "Server":
             if offline is None or offline.text("system") != row.text("system"):
                 raise InputError(f"{row.where}: the Offline row of its system must stand before it")
-            names = ("target_per_s", "scheduled_per_s", "min_duration_s", *(f"p{of}_s" for of in PERCENTS))
+            names = (
+                "target_per_s",
+                "scheduled_per_s",
+                "min_duration_s",
+                *(f"p{percent}_s" for percent in PERCENTS),
+            )
             target, scheduled, least_s, *measured = map(row.number, names)
             version, system, gpu = map(row.text, ("version", "system", "gpu"))
             rates = offline.number("samples_per_s"), target, scheduled
@@ -174,7 +179,11 @@ def records() -> Iterator[Record]:
 
 def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterator[Section]:
     """The runs, and what they say together."""
-    header = ("system", "load", *(f"p{of}, s: measured, predicted, 80 % of draws" for of in PERCENTS))
+    header = (
+        "system",
+        "load",
+        *(f"p{percent}, s: measured, predicted, 80 % of draws" for percent in PERCENTS),
+    )
     rows, judged = [], list[tuple[bool, float, bool]]()
     with ProcessPoolExecutor(workers) as executor:
         for run, (predicted, drawn) in zip(
@@ -192,7 +201,7 @@ def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterato
     yield Section("MLPerf Server, Stable Diffusion XL, from Offline rates", header, rows, remark)
     rows = []
     for name, high in ((f"load below {HIGH}", False), (f"load from {HIGH}", True)):
-        if not (pairs := [(error, inside) for of, error, inside in judged if of == high]):
+        if not (pairs := [(error, inside) for name, error, inside in judged if name == high]):
             continue
         errors, inside = zip(*pairs, strict=True)
         numbers = f"{sum(inside)} of {len(inside)}, {percent(sum(inside) / len(inside))}"
@@ -204,15 +213,15 @@ def sections(runs: Sequence[ServerRun], draws: int, workers: int = 2) -> Iterato
 def fits(runs: Sequence[ServerRun]) -> Section:
     """Median errors of the percentiles, by the constants around the shipped ones."""
     rows = []
-    curves = [(of, FIXED, "shared") for of in (1.0, 1.01, SLOWER, 1.02)]
-    curves += [(SLOWER, of, "shared") for of in (0.0, 2 * FIXED)] + [(SLOWER, FIXED, "round-robin")]
+    curves = [(slowdown, FIXED, "shared") for slowdown in (1.0, 1.01, SLOWER, 1.02)]
+    curves += [(SLOWER, fixed_s, "shared") for fixed_s in (0.0, 2 * FIXED)] + [(SLOWER, FIXED, "round-robin")]
     for slower, fixed, dispatch in curves:
         errors: dict[bool, list[float]] = {False: [], True: []}
         for run in runs:
             if not run.apart and (load := run.arrived()) is not None:
                 relative = run.percentiles_s(load, slower, fixed, dispatch) / np.array(run.measured_s) - 1
                 errors[run.load >= HIGH] += relative.tolist()
-        cells = [percent(median(map(abs, of))) for of in errors.values()]
+        cells = [percent(median(map(abs, misses))) for misses in errors.values()]
         rows.append([f"{fixed:g}", f"{slower:g}", dispatch, *cells, signed(median(errors[True]))])
     loads = f"load below {HIGH}", f"load from {HIGH}"
     header = ("fixed share", "slower by", "queues and batchers", *loads, "signed")

@@ -177,17 +177,17 @@ def served() -> tuple[Served, ...]:
 
 def served_records() -> list[Record]:
     """The record of each row."""
-    first = {of.published.model: of.published.value for of in reversed(served()) if of.batch == 1}
-    return [of.record(first) for of in served()]
+    first = {row.published.model: row.published.value for row in reversed(served()) if row.batch == 1}
+    return [row.record(first) for row in served()]
 
 
 def sections() -> Iterator[Section]:
     """The rows beside their predictions, and the draws of the mix."""
     yield coverage(served_records())
-    (serial,) = (of.place for of in served() if of.what == "makespan")
+    (serial,) = (row.place for row in served() if row.what == "makespan")
     rows = [
-        [name, f"{was:,.1f}", f"{of[SEED]:,.1f}", f"{of.min():,.1f} to {of.max():,.1f}"]
-        for (name, was), of in zip(SERIAL.items(), drawn(serial).T, strict=True)
+        [name, f"{was:,.1f}", f"{values[SEED]:,.1f}", f"{values.min():,.1f} to {values.max():,.1f}"]
+        for (name, was), values in zip(SERIAL.items(), drawn(serial).T, strict=True)
     ]
     draws = ("seconds", "published", "as drawn", f"{DRAWS} draws")
     yield Section("Qwen-Image, one A100, 100 prompts, 8 clients", draws, rows)

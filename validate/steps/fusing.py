@@ -38,15 +38,15 @@ def blocks() -> Iterator[tuple[str, int, nn.Module, dict[str, Any]]]:
         made[name] = torch.randn(shape, dtype=torch.bfloat16, generator=generator).requires_grad_()
     made |= {name: (torch.ones(shape), torch.ones(shape)) for name, shape in read["rope"].items()}
     made |= {"six_rows": torch.ones(read["six_rows"]), "ropes": (made["rope"], made["rope_of_text"])}
-    for of in read["block"]:
-        block = resolve_name(f"diffusers.models.transformers.{of['class']}")(**of["of"])
-        given = {key: made[name] for key, name in of["given"].items()}
-        yield of["kind"], of["number"], block, given
+    for entry in read["block"]:
+        block = resolve_name(f"diffusers.models.transformers.{entry['class']}")(**entry["of"])
+        given = {key: made[name] for key, name in entry["given"].items()}
+        yield entry["kind"], entry["number"], block, given
 
 
-def _rotated(of: torch.Tensor, by: Any, **_: Any) -> Any:  # noqa: ANN401  as diffusers has it
+def _rotated(hidden: torch.Tensor, by: Any, **_: Any) -> Any:  # noqa: ANN401  as diffusers has it
     """Rotated heads in real numbers, as engines have them."""
-    return apply_rotary_emb(of, by, sequence_dim=1)
+    return apply_rotary_emb(hidden, by, sequence_dim=1)
 
 
 def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, float, float]:  # noqa: ANN401  any block's
@@ -70,9 +70,9 @@ def traffic(block: nn.Module, *arguments: Any, **named: Any) -> tuple[float, flo
         patch.object(qwen, "apply_rotary_emb_qwen", _rotated),
     ):  # nothing is planned yet
         outputs = torch.compile(block.to(torch.bfloat16).train(), fullgraph=True)(*arguments, **named)
-        torch.autograd.backward([of.float().sum() for of in tensors(outputs)])
+        torch.autograd.backward([tensor.float().sum() for tensor in tensors(outputs)])
     (products, chains), (_, backward) = plans
-    weights = sum(of.numel() for of in block.parameters() if of.ndim > 1)
+    weights = sum(parameter.numel() for parameter in block.parameters() if parameter.ndim > 1)
     return products - HALF_BYTES * weights, chains, backward
 
 
@@ -81,7 +81,7 @@ def print_fusing(_: Namespace) -> None:
     sums: dict[str, Any] = defaultdict(lambda: np.zeros(3))
     for kind, number, block, given in blocks():
         sums[kind] += number * np.array(traffic(block, **given))
-    ratios = {kind: of[1:] / of[0] for kind, of in sums.items()}
+    ratios = {kind: moved[1:] / moved[0] for kind, moved in sums.items()}
     ratios["median"] = np.median([*ratios.values()], axis=0)
-    rows = [(kind, *(f"{of:.2f}" for of in both)) for kind, both in ratios.items()]
+    rows = [(kind, *(f"{ratio:.2f}" for ratio in both)) for kind, both in ratios.items()]
     print_sections([Section("Chains' traffic over products'", ("blocks", "forward", "backward"), rows)])

@@ -221,8 +221,10 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
                 measured_s = step.measure(counted, programme.settings(), clock)
             except InputError as error:
                 note = str(error)
-        of = models[step.model]
-        from_layers, from_rates = (step.predict_s(one, device, programme.dtype) for one in (of, by_rates(of)))
+        description = models[step.model]
+        from_layers, from_rates = (
+            step.predict_s(one, device, programme.dtype) for one in (description, by_rates(description))
+        )
         group = programme.group(step)
         rows.append(StepRow(str(step), group, measured_s, from_layers, from_rates, note))
         kept = [*rows, *(row for row in earlier if row[0] not in {one.step for one in rows})]
@@ -250,6 +252,6 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
         done = [(row.measured_s, *row[3:5]) for row in of_group if row.measured_s]
         yield f"{group}: measured {len(done)} of {len(of_group)}"
         for at, what in enumerate(("measured layers", "the device's rates"), 1) if done else ():
-            errors = Errors.of((of[0], of[at]) for of in done)
+            errors = Errors.of((error[0], error[at]) for error in done)
             worth = f"mean error {100 * errors.mean:.1f} %, worst {100 * errors.worst:.1f} %"
             yield f"{group}, from {what}: {worth}"

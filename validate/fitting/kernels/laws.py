@@ -165,14 +165,14 @@ def targets() -> Mapping[str, Target]:
     return {
         name: Target(
             name,
-            of["peaks"],
-            float(of["peak_TFLOP_per_s"]),
-            float(of["peak_GB_per_s"]),
-            float(of.get("l2_MB", 0.0)),
-            float(of.get("W_per_processor", 0.0)),
-            {kind: Origin(**of[kind]) for kind in CLASSES},
+            source["peaks"],
+            float(source["peak_TFLOP_per_s"]),
+            float(source["peak_GB_per_s"]),
+            float(source.get("l2_MB", 0.0)),
+            float(source.get("W_per_processor", 0.0)),
+            {kind: Origin(**source[kind]) for kind in CLASSES},
         )
-        for name, of in read.items()
+        for name, source in read.items()
     }
 
 
@@ -228,7 +228,7 @@ def fit_pace(
 def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[str, float]:
     """Seconds of data and weight products over those of forward ones, each relative to a law, in the median."""
     samples = {part: rows.products(folder, prefix, part) for part in PARTS}
-    medians = {part: _median_ratio(product_seconds(values, of), of) for part, of in samples.items()}
+    medians = {part: _median_ratio(product_seconds(values, timed), timed) for part, timed in samples.items()}
     return {part: medians[part] / medians["forward"] for part in ("data", "weight")}
 
 

@@ -84,7 +84,7 @@ class Builder:
     def _matmul(self, to: Target, origin: Origin) -> Coefficients:
         if origin.like:
             values = self._like("matmul", to, origin)
-            values = {key: of for key, of in values.items() if origin.processors or key not in TILED}
+            values = {key: value for key, value in values.items() if origin.processors or key not in TILED}
             values |= laws.tiles_of(to, origin.processors)
             if origin.traffic:
                 other = to.scaled(self.of("matmul", origin.traffic).values, target(origin.traffic))
@@ -193,7 +193,9 @@ class Builder:
                 values |= {key: scaled[key] for key in keys}
                 if origin.streams:
                     ratio = fit.values["GB_per_s"] / values["pointwise_GB_per_s"]
-                    values |= {f"{of}_GB_per_s": ratio * values[f"{of}_GB_per_s"] for of in MEMORY_KINDS}
+                    values |= {
+                        f"{kind}_GB_per_s": ratio * values[f"{kind}_GB_per_s"] for kind in MEMORY_KINDS
+                    }
                 words.append(f"{' and '.join(keys)}: {self._source(prefix)}: {fit}")
         if origin.launch:
             values["fixed_us"] += laws.BETWEEN_US

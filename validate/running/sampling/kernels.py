@@ -89,8 +89,8 @@ class Member:
         ring = self.part // grid.ulysses
         self.circle = range(ring * grid.ulysses, (ring + 1) * grid.ulysses)
         """Parts whose keys and values this device holds for its heads."""
-        of = settings.plan.stages[self.stage]
-        self.layers = range(of.first_layer, of.last_layer + 1)
+        stage = settings.plan.stages[self.stage]
+        self.layers = range(stage.first_layer, stage.last_layer + 1)
         self.patches = patches_of(settings.num_patches if grid.pipeline > 1 else 1)
         self.last = self.stage == grid.pipeline - 1
 
@@ -262,9 +262,13 @@ class SamplerKernels(Kernels):
         self._ops = wiring.plan.ops[seat.device]
         self._bundles = _bundles(wiring, seat.device) if settings.grid.pipeline > 1 else {}
         made: dict[tuple[int, ...], Any] = {}
-        for of in wiring.plan.collectives:  # other groups than those that agree on when members are ready
-            made[of.devices] = made.get(of.devices) or dist.new_group(list(of.devices))
-        self._groups = [made[of.devices] for of in wiring.plan.collectives]
+        for (
+            collective
+        ) in wiring.plan.collectives:  # other groups than those that agree on when members are ready
+            made[collective.devices] = made.get(collective.devices) or dist.new_group(
+                list(collective.devices)
+            )
+        self._groups = [made[collective.devices] for collective in wiring.plan.collectives]
 
     def begin(self, iteration: int) -> None:
         torch.set_grad_enabled(False)
@@ -305,11 +309,15 @@ class SamplerKernels(Kernels):
                 self._inbox[kind].append(arrived)
 
     def _exchange(self, number: int, action: PatchAction, calls: int = 1) -> tuple[str, list[Tensor]]:
-        of = self._plan.collectives[number]
+        collective = self._plan.collectives[number]
         offer = self._hand_over(action)
-        arrived, size_bytes = exchange(of, self._rank, offer.parts, self._groups[number])
-        planned = WIDENING * sent_bytes(of.operation, of.size_bytes, len(of.devices)) / calls
-        self._sent.append(Sent(of.operation, offer.step, planned, size_bytes))
+        arrived, size_bytes = exchange(collective, self._rank, offer.parts, self._groups[number])
+        planned = (
+            WIDENING
+            * sent_bytes(collective.operation, collective.size_bytes, len(collective.devices))
+            / calls
+        )
+        self._sent.append(Sent(collective.operation, offer.step, planned, size_bytes))
         return offer.kind, arrived
 
     def land(self, collective: int) -> None:

@@ -86,8 +86,8 @@ class Settings:
     def grid(self) -> Grid:
         """The grid of the ranks; patches that gather are the rows of one column."""
         if isinstance(self.sampler, Attention2D):
-            of = self.sampler
-            return Grid(ulysses=of.ulysses_degree, rows=of.rows, columns=of.columns)
+            sampler = self.sampler
+            return Grid(ulysses=sampler.ulysses_degree, rows=sampler.rows, columns=sampler.columns)
         degrees: dict[str, Any] = {DEGREES.get(self.strategy, "rows"): self.ranks}
         if self.strategy in ("usp", "hybrid"):
             names = ("guidance", "pipeline", "ring", "ulysses", "tensor")

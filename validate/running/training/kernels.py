@@ -83,14 +83,14 @@ class Passes:
 
     def _crossing(self, role: str, stage: int) -> list[tuple[int, int]]:
         """Return the keys of the states in a tensor of a stage's forward."""
-        of = self._stages[stage]
-        component = self._layers.model.components[of.component]
+        owner = self._stages[stage]
+        component = self._layers.model.components[owner.component]
         if role.startswith("skip to "):
             to = self._stages[int(role.rpartition(" ")[2])]
             ends = range(to.first_layer, to.last_layer + 1)
-            made = range(of.first_layer, of.last_layer + 1)
+            made = range(owner.first_layer, owner.last_layer + 1)
             return [(s.source, s.target) for s in component.skips if s.source in made and s.target in ends]
-        relayed = [] if self._local or role == "feedback" else component.live_skips(of.last_layer)
+        relayed = [] if self._local or role == "feedback" else component.live_skips(owner.last_layer)
         return [HIDDEN_STATE, *((skip.source, skip.target) for skip in relayed)]
 
     def forward(
@@ -129,10 +129,10 @@ class Passes:
         """
         saved, kind = self._saved[action[::2]].pop(), action.kind
         if kind != BACKWARD_WEIGHT:
-            of = {key: value for key, value in saved.outputs.items() if value.requires_grad}
+            output = {key: value for key, value in saved.outputs.items() if value.requires_grad}
             brought = {key: value for values in read.values() for key, value in values.items()}
-            given = [brought[key] if key != LOSS else torch.ones_like(value) for key, value in of.items()]
-            saved = saved._replace(gradients=(list(of.values()), given))
+            given = [brought[key] if key != LOSS else torch.ones_like(value) for key, value in output.items()]
+            saved = saved._replace(gradients=(list(output.values()), given))
         if kind == BACKWARD_INPUT:
             self._saved[action[::2]].append(saved)
         leaves = {} if kind == BACKWARD_WEIGHT else saved.leaves
@@ -145,7 +145,8 @@ class Passes:
         for (role, source), values in leaves.items():
             name = "gradient" if role == "hidden" else f"skip gradient to {source}"
             gradients = {
-                key: torch.zeros_like(of) if of.grad is None else of.grad for key, of in values.items()
+                key: torch.zeros_like(value) if value.grad is None else value.grad
+                for key, value in values.items()
             }
             written[name, action.stage] = gradients
         return written
@@ -236,10 +237,14 @@ class ModuleKernels(Kernels):
             for number, stage in enumerate(plan.stages)
             if stage.position == seat.device
         }
-        self._weights = {n: Weights(self._layers.parameters(*of), *shares) for n, of in self._ranges.items()}
+        self._weights = {
+            n: Weights(self._layers.parameters(*layers), *shares) for n, layers in self._ranges.items()
+        }
         reads = [(op.action, plan.tensors[t]) for op in ops for t in op.reads]
-        stages = [(a.stage, of) for a, of in reads if isinstance(a, StageAction)]
-        self._freed = {stage for stage, of in stages if (of.role, of.stage) == ("gathered", stage)}
+        stages = [(a.stage, tensor) for a, tensor in reads if isinstance(a, StageAction)]
+        self._freed = {
+            stage for stage, tensor in stages if (tensor.role, tensor.stage) == ("gathered", stage)
+        }
         scattering = (collective for collective in plan.collectives if collective.operation == SCATTER)
         self._scattered = {wiring.writers[tensor] for collective in scattering for tensor in collective.reads}
         for stage in self._freed:
@@ -338,14 +343,14 @@ class ModuleKernels(Kernels):
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         """Sum or scatter the gradients of a stage with the last of its buckets, or gather its weights."""
-        of, tensors = self._plan.collectives[collective], self._plan.tensors
-        if of.operation == GATHER:
-            for stage in {tensors[tensor].stage for tensor in of.writes}:
+        transfer, tensors = self._plan.collectives[collective], self._plan.tensors
+        if transfer.operation == GATHER:
+            for stage in {tensors[tensor].stage for tensor in transfer.writes}:
                 self._weights[stage].gather(group)
             return
         later = self._plan.collectives[collective + 1 :]
         following = {self._wiring.writers[tensor] for other in later for tensor in other.reads}
-        for stage, writer in {tensors[t].stage: self._wiring.writers[t] for t in of.reads}.items():
+        for stage, writer in {tensors[t].stage: self._wiring.writers[t] for t in transfer.reads}.items():
             if stage in self._ranges and writer not in following:  # no later collective takes a bucket of it
                 self._weights[stage].reduce(writer[1], group)
 

@@ -53,7 +53,7 @@ class ChainLayer(nn.Module):
 
 def _inner(component: Component, layer: int) -> int:
     """Inner width of a layer's block, by its work over the mean of its component."""
-    works = [of.conv_flop + of.matmul_flop + of.attention_flop for of in component.layers]
+    works = [layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in component.layers]
     mean = sum(works) / len(works)
     relative = min(3.0, max(0.25, works[layer] / mean if mean else 1.0))
     return HEADS * round(WIDER * HIDDEN / HEADS * relative)
@@ -76,13 +76,13 @@ class Layers:
     def get(self, component: int, layer: int) -> ChainLayer:
         """A layer, the same in every process."""
         if (component, layer) not in self._built:
-            of, inputs = self.model.components[component], self.model.inputs_of(component)
+            description, inputs = self.model.components[component], self.model.inputs_of(component)
             sources = [source for source in inputs if layer in self._readers(component, source)]
-            skips = sum(skip.target == layer for skip in of.skips)
+            skips = sum(skip.target == layer for skip in description.skips)
             with torch.random.fork_rng(devices=()):
                 torch.manual_seed(1 + 1000 * component + layer)
-                built = ChainLayer(_inner(of, layer), skips, sources).double()
-            trained = of.trainable and of.layers[layer].backward == "full"
+                built = ChainLayer(_inner(description, layer), skips, sources).double()
+            trained = description.trainable and description.layers[layer].backward == "full"
             self._built[component, layer] = built.requires_grad_(trained)
         return self._built[component, layer]
 
@@ -96,11 +96,11 @@ class Layers:
 
     def run(self, component: int, layers: range, hidden: Tensor, skips: State, context: Context) -> Tensor:
         """The hidden state after some layers; skips that end there are taken, those that start there added."""
-        of = self.model.components[component]
+        description = self.model.components[component]
         for layer in layers:
-            ending = [skips[skip.source, skip.target] for skip in of.skips if skip.target == layer]
+            ending = [skips[skip.source, skip.target] for skip in description.skips if skip.target == layer]
             hidden = self.get(component, layer)(hidden, ending, context)
-            skips.update({(s.source, s.target): hidden for s in of.skips if s.source == layer})
+            skips.update({(s.source, s.target): hidden for s in description.skips if s.source == layer})
         return hidden
 
     def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
@@ -113,7 +113,8 @@ class Layers:
         places = [(component, layer) for component, layers in ranges for layer in layers]
         trained = {place: self.parameters(place[0], range(place[1], place[1] + 1)) for place in places}
         return {
-            place: [one.grad.clone() for one in of if one.grad is not None] for place, of in trained.items()
+            place: [one.grad.clone() for one in tensors if one.grad is not None]
+            for place, tensors in trained.items()
         }
 
     def frozen_outputs(self, iteration: int, batch_size: int) -> dict[int, Tensor]:
@@ -154,7 +155,9 @@ def gradient_error(ranks: Sequence[Gradients], expected: Gradients) -> float:
     if set().union(*ranks) != set(expected):
         return inf
     errors = [0.0]
-    for gradients, wanted in ((of, expected[key]) for rank in ranks for key, of in rank.items()):
+    for gradients, wanted in (
+        (gradients, expected[key]) for rank in ranks for key, gradients in rank.items()
+    ):
         if len(gradients) != len(wanted):
             return inf
         scale = max((float(right.abs().max()) for right in wanted), default=0.0) or 1.0

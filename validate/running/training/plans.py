@@ -84,8 +84,8 @@ def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
     costs = ModelCosts(model, device).components
     factor = forward_s / float(costs[model.backbones[0]].forward_s(batch).sum())
 
-    def timed(component: Component, of: ComponentCosts) -> Component:
-        pairs = zip(of.forward_s(batch), of.backward_s(batch), strict=True)
+    def timed(component: Component, costs: ComponentCosts) -> Component:
+        pairs = zip(costs.forward_s(batch), costs.backward_s(batch), strict=True)
         seconds = [(factor * float(forward), factor * float(backward)) for forward, backward in pairs]
         times = tuple(MeasuredTime(layer, batch, *pair) for layer, pair in enumerate(seconds))
         return replace(component, times=((DEVICE, times),))
@@ -102,7 +102,7 @@ def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSa
     ops = {}
     for device, row in enumerate(plan.ops):
         indices = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
-        taken = [of.samples for of in work.placed if of.position == device]
+        taken = [batch.samples for batch in work.placed if batch.position == device]
         ops.update({(device, index): spans for index, spans in zip(indices, taken, strict=True)})
     for number, stage in enumerate(plan.stages):  # the plan hands frozen outputs to stages in this order
         passes = [op.action for op in plan.ops[stage.position] if isinstance(op.action, StageAction)]
