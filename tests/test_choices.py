@@ -14,7 +14,7 @@ from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
-from sim.explore.sweep import PREFERRED, SLACK, choose, contender, is_wide
+from sim.explore.sweep import PREFERRED, SLACK, choose, is_wide
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -104,18 +104,6 @@ def test_no_point_that_is_faster_and_smaller_is_passed_over(drawn):
         assert not (nowhere_worse and facts(of, scenario) <= facts(chosen, scenario))
     if any(not of.result.nearly_full for of in choice.close):
         assert not chosen.result.nearly_full
-
-
-def test_a_point_that_rules_out_the_preferred_one_is_looked_up_also_where_another_took_its_place():
-    """The preferred point is of zero3; one of fsdp that is smaller and faster took its place; zero3 may be faster."""
-    _, zero3, fsdp = STARTED
-    points = []
-    for of, seconds, gib in ((fsdp, 1.0, 60), (fsdp, 1.03, 31), (zero3, 1.031, 32)):
-        expected = replace(of.expected, duration_s=seconds, peak_memory_bytes=gib * GIB)
-        points.append(Point(of.source.strategy, of.strategy, result=replace(of, expected=expected)))
-    scenario = fsdp.source.scenario
-    waiting = Point(zero3.source.strategy, "zero3", bound_s=1.001, least_memory_bytes=43 * GIB)
-    assert contender([*points, waiting], scenario, "throughput") is waiting
 
 
 def test_a_simpler_point_of_a_far_wider_error_takes_no_place_by_a_tie():

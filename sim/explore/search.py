@@ -1,9 +1,9 @@
 """The search of a sweep: points are bounded, then simulated in order of their bounds while they can still matter.
 
-A point is left out once its bound exceeds both the k-th best score and the best of its own strategy; a bound never
-exceeds the truth, so the best of each strategy and the k best of all are exact. Then what may be chosen among ties is
-simulated, until the choice is exact, too. For the Pareto front a point is left out when another is at least as fast as
-its bound, in at most the memory that it cannot do without.
+A point is left out once its bound exceeds the k-th best score, the best of its own strategy, and what may be chosen
+among ties with the best; a bound never exceeds the truth, so the best of each strategy, the k best of all and the
+choice are exact. For the Pareto front a point is left out when another is at least as fast as its bound, in at most the
+memory that it cannot do without.
 
 Points stand in one queue with coarse bounds, whatever their cuts, until it is their turn. Recomputation takes time, so
 a point that fits needs none. When one is found to lack memory, it joins the queue with its blocks recomputed
@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
-from sim.explore.legality import refusal
+from sim.explore.legality import refusal, starts
 from sim.explore.points import (
     COARSE,
     FOLLOWING,
@@ -39,7 +39,7 @@ from sim.explore.points import (
 )
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
-from sim.explore.sweep import SLACK, Report, Sweep, choose, contender, example_of, may_start
+from sim.explore.sweep import SLACK, Report, Sweep, example_of
 from sim.explore.workers import LENT, Workers, why_alone
 from sim.outcomes.results import OUT_OF_MEMORY
 from sim.replay.engine import no_collection
@@ -94,7 +94,6 @@ def run_sweep(
         try:
             queue.bound(report)
             queue.go_on(report)
-            queue.decide(report)
             if sweep.leading is None:
                 queue.bound_nearest()
         finally:
@@ -115,26 +114,45 @@ class Queue:
 
     def __init__(self, sweep: Sweep, cache: "Cache") -> None:
         self.sweep, self.cache, self._again = sweep, cache, dict[Candidate, Point]()
-        self._points, self._waiting = list(sweep.points), list[Point]()
-        self._places = {id(point): place for place, point in enumerate(self._points)}
+        self._waiting = list[Point]()
+        self._places = {id(point): place for place, point in enumerate(sweep.points)}
         self._known = {flag: Threshold(sweep.objective, sweep.top, sweep.leading) for flag in (True, False)}
-        simulated = [point for point in self._points if point.status == "simulated"]
-        self._started = any(may_start(point, sweep.scenario) for point in simulated)
-        for point in simulated:
-            self._known[point.recommended].add(point)
+        self._limits = {True: inf, False: inf}  # scores that may be chosen, by whether a runtime starts them
+        for point in sweep.points:
+            self._note(point)
 
     def bound(self, report: Report) -> None:
         """Bound all points coarsely that are not, and those with relief that these call for."""
-        points = list(self._points)
+        points = self.sweep.points
         for done, point in enumerate(points, 1):
             (self._relieve if point.answered or point.reason else self._ask)(point)
             report("bounding", done, len(points))
-        self._waiting = sorted(filter(self._matters, self._points), key=self._turn)
+        self._waiting = sorted(filter(self._matters, (*points, *self._again.values())), key=self._turn)
 
     def _matters(self, point: Point) -> bool:
-        always = self.sweep.exhaustive or (not self._started and may_start(point, self.sweep.scenario))
-        limit = inf if always else self._known[point.recommended].limit(point)
-        return point.status == "bounded" and point.least_score(self.sweep.objective) < limit
+        """Return whether a point may be one of the best, or be chosen among ties with the best."""
+        if point.status != "bounded":
+            return False
+        score = point.least_score(self.sweep.objective)
+        if self.sweep.exhaustive or score < self._known[point.recommended].limit(point):
+            return True
+        if not point.recommended or score > self._limits[True]:
+            return False
+        none = self._limits[True] == inf
+        return starts(point, self.sweep.scenario) or (none and score <= self._limits[False])
+
+    def _note(self, point: Point) -> bool:
+        """Take note of what a simulation gave; return whether that changes which points matter."""
+        score = point.score(self.sweep.objective)
+        if score == inf:
+            return False
+        changes = self._known[point.recommended].add(point, score)
+        if point.recommended:
+            runs = starts(point, self.sweep.scenario)
+            limit = score * (1.0 if self.sweep.objective == "memory" else SLACK)  # memory does not tie
+            changes |= limit < self._limits[runs]
+            self._limits[runs] = min(self._limits[runs], limit)
+        return changes
 
     def _turn(self, point: Point) -> tuple[float, int]:
         return point.least_score(self.sweep.objective), self._places[id(point)]
@@ -175,7 +193,6 @@ class Queue:
         if candidate not in self._again and not refused:
             self._again[candidate], self._places[id(other)] = other, self._places[id(point)]
             self._ask(other)  # coarsely
-            self._points.append(other)
             insort(self._waiting, other, key=self._turn)
 
     def go_on(self, report: Report) -> None:
@@ -188,22 +205,10 @@ class Queue:
             if not self._ask(point):
                 insort(self._waiting, point, key=self._turn)
                 continue
-            starts = point.status == "simulated" and may_start(point, self.sweep.scenario)
-            if self._known[point.recommended].add(point) or starts > self._started:
-                self._started |= starts
+            if self._note(point):
                 self._waiting = list(filter(self._matters, self._waiting))
             done += 1
             report("simulating", done, done + len(self._waiting))
-
-    def decide(self, report: Report) -> None:
-        """Simulate what may be chosen among ties."""
-        scenario, objective = self.sweep.scenario, self.sweep.objective
-        if (choice := choose(self._points, scenario, objective)) is not None:
-            worst = SLACK * choice.best.score(objective)
-            self._points = [of for of in self._points if of.result or of.least_score(objective) <= worst]
-        while (chosen := contender(self._points, scenario, objective)) is not None:
-            self._ask(chosen)
-            self.go_on(report)
 
     def bound_nearest(self) -> None:
         """Bound more closely what may lack least memory, with relief or without: the verdict names it."""
@@ -297,11 +302,8 @@ class Threshold:
     best_of: dict[str, float] = field(default_factory=dict)
     front: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, point: Point) -> bool:
-        """Take note of a point that was simulated; return whether that changes a limit."""
-        score = point.score(self.objective)
-        if score == inf:
-            return False
+    def add(self, point: Point, score: float) -> bool:
+        """Take note of the score of a point; return whether that changes a limit."""
         before = self.kth, self.best_of.get(point.name), self.front
         self.scores[point.identity] = score
         best = heapq.nsmallest(self.top, self.scores.values())

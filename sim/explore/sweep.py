@@ -44,11 +44,6 @@ def is_wide(point: Point, other: Point) -> bool:
     return one > WIDE * two
 
 
-def may_start(point: Point, scenario: AnyScenario) -> bool:
-    """Return whether a runtime starts a point that may be recommended."""
-    return point.recommended and starts(point, scenario)
-
-
 Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
     "runs today": lambda point, scenario: not starts(point, scenario),
@@ -125,25 +120,6 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
 
 def _whole_gib(point: Point) -> int:
     return int(point.costs[1] / GIB)
-
-
-def contender(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Point | None:
-    """Return the bounded point of the least score that may be the choice, or rule it out; None where there is none.
-
-    Where points can be started, one of them was simulated. By memory, which is counted, nothing ties.
-    """
-    points = list(points)
-    if (choice := choose(points, scenario, objective)) is None:
-        return None
-    runs = starts(choice.best, scenario)
-    limit = choice.best.score(objective) * (1.0 if objective == "memory" else SLACK)
-    waiting = [
-        of
-        for of in points
-        if of.status == "bounded" and of.recommended and of.least_score(objective) <= limit
-    ]
-    near = (of for of in waiting if starts(of, scenario) == runs)
-    return min(near, key=lambda point: point.least_score(objective), default=None)
 
 
 R = TypeVar("R", bound=Mapping[str, Any])
