@@ -2,14 +2,12 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
 from random import Random
 
 import pytest
 from notation import parse_action, parse_order
 
-from profiles.errors import InputError
 from sim.cli.main import main
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.problem import (
@@ -151,13 +149,6 @@ def test_what_no_time_is_given_for_is_not_called_proven():
     synthesis = synthesize(problem, 0.0)
     assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (60, 61)
     assert (synthesis.proven, synthesis.method) == (False, LIST)
-
-
-def test_without_a_solver_list_scheduling_still_works(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pulp", None)
-    assert synthesize(wave_problem(4, 4)).method == CERTIFICATE
-    with pytest.raises(InputError, match="schedule synthesis needs PuLP and HiGHS"):
-        synthesize(wave_problem(4, 4, 2))
 
 
 @pytest.fixture
