@@ -34,7 +34,7 @@ SI: Final = {
 @cache
 def keys_of(name: str) -> tuple[tuple[str, float], ...]:
     """Return the keys of files under which a quantity in SI units can stand, each with the factor of its unit."""
-    units = ((unit, *si) for unit, si in SI.items() if name.endswith(f"_{si[0]}"))
+    units = ((unit, *si) for unit, si in SI.items() if f"_{name}".endswith(f"_{si[0]}"))
     return *((name.removesuffix(suffix) + unit, factor) for unit, suffix, factor in units), (name, 1.0)
 
 

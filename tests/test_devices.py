@@ -90,11 +90,11 @@ def test_coefficients_of_laws_are_kept_in_si_units(tmp_path):
     laws = read_device(path).laws
     assert (laws.matmul.fixed_s, laws.matmul.flop_per_s, laws.matmul.ramp) == (3e-6, 250e12, 160)
     assert laws.matmul.chain_s == pytest.approx(8e-8)
-    assert laws.matmul.traffic.bytes_per_s == 1500e9
-    assert (laws.matmul.traffic.cache_bytes, laws.matmul.traffic.cache_bytes_per_s) == (10e6, 4000e9)
+    assert laws.matmul.bytes_per_s == 1500e9
+    assert (laws.matmul.cache_bytes, laws.matmul.cache_bytes_per_s) == (10e6, 4000e9)
     assert (laws.matmul.forward, laws.matmul.data, laws.matmul.weight) == (1, 1, 1.04)
     assert (laws.conv.forward, laws.conv.data, laws.conv.weight) == (1.1, 1.3, 1.2)
-    assert laws.attention.traffic.cache_bytes == 0
+    assert laws.attention.cache_bytes == 0
     assert (laws.attention.rows, laws.attention.backward_flop_per_s) == (10000, 200e12)
     assert laws.memory.bytes_per_s("group_norm") == 800e9
     assert laws.attention.wide == 1
@@ -105,12 +105,11 @@ def test_coefficients_of_laws_are_kept_in_si_units(tmp_path):
     [
         ("memory_GiB = 24", "memory_GiB = 0", "memory_GiB is 0, must be positive"),
         ('name = "my-gpu"', 'nmae = "my-gpu"', "name is missing"),
-        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates: conv_flop_per_s is 0.0, must be positive"),
+        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates.conv_TFLOP_per_s is 0, must be positive"),
         ("kernel_us = 5", "kernel_us = 5\nl2_GB_per_s = 1", "unknown key rates.l2_GB_per_s"),
         ('kernel_us = "fitted"\n', "", "rates.sources.kernel_us is missing"),
         ("TFLOP_per_s = 250", "TFLOP_per_s = 301", "laws.matmul.TFLOP_per_s is 301, must be at most 300"),
         ("weight = 1.04", "weight = 0", "laws.matmul.weight is 0, must be positive"),
-        ("cache_GB_per_s = 4000", "cache_GB_per_s = 900", "laws.matmul.cache_GB_per_s is 900, must be at least"),
         ("backward_TFLOP_per_s = 200", "backward_TFLOP_per_s = 400", "laws.attention.backward_TFLOP_per_s is 400"),
         ("ramp = 160", "ramp = 160\nwaves = 2", "unknown key laws.matmul.waves"),
     ],

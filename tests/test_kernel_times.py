@@ -21,16 +21,16 @@ from profiles.costs.kernel_times import (
 )
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.devices import Device
-from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
+from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw
 from profiles.software.stacks import Fusion, Shares, load_stack
 
-FREE = Traffic(1e30)
+FREE = {"fixed_s": 0.0, "bytes_per_s": 1e30}
 """A pace at which nothing takes time that counts."""
 MATMUL, CONV, ATTENTION, ATTENTION_BACK, MEMORY = 4e12, 2e12, 1e12, 5e11, 1e9
 LAWS = Laws(
-    ProductLaw(0.0, MATMUL, FREE),
-    ProductLaw(0.0, CONV, FREE),
-    AttentionLaw(0.0, ATTENTION, FREE, 0.0, 0.0, 0.0, ATTENTION_BACK, 0.0),
+    ProductLaw(flop_per_s=MATMUL, **FREE),
+    ProductLaw(flop_per_s=CONV, **FREE),
+    AttentionLaw(flop_per_s=ATTENTION, backward_flop_per_s=ATTENTION_BACK, **FREE),
     MemoryLaw(0.0, *[MEMORY] * 5),
 )
 MADE = Device("made", "made by a test", None, None, LAWS)
@@ -112,9 +112,8 @@ def test_a_forward_is_the_work_of_its_kernels_over_the_laws(kernel, seconds):
 
 
 def test_weights_are_read_once_whatever_the_batch():
-    slow = replace(
-        LAWS, matmul=ProductLaw(1e-6, 1e30, Traffic(1e9)), conv=ProductLaw(1e-6, 1e30, Traffic(1e9))
-    )
+    product = ProductLaw(fixed_s=1e-6, flop_per_s=1e30, bytes_per_s=1e9)
+    slow = replace(LAWS, matmul=product, conv=product)
     device = replace(MADE, own_laws=slow)
     moved = 2 * (8 * 1024 * 128 + 128 * 256 + 8 * 1024 * 256)
     assert costs(LINEAR, device=device).forward_s(8) == pytest.approx([2 * (1e-6 + moved / 1e9)])
@@ -282,7 +281,8 @@ def test_tokens_of_the_text_are_divided_where_they_pass_through_the_layers_and_c
 
 
 KERNELS = (LINEAR, CONVOLUTION, SELF, CROSS, SUM, NORM, replace(NORM, kind="layer_norm"), OPERATORS)
-REAL = replace(LAWS, matmul=ProductLaw(3e-6, 2e14, Traffic(1.5e12), 1e-7, 64.0, data=1.1, weight=1.2),
+REAL = replace(LAWS, matmul=ProductLaw(fixed_s=3e-6, flop_per_s=2e14, bytes_per_s=1.5e12,
+                                       chain_s=1e-7, ramp=64.0, data=1.1, weight=1.2),
                memory=MemoryLaw(2e-6, *[1.3e12] * 5))  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_a_last_wave_of_tiles_takes_as_long_as_a_full_one():
 
 def test_traffic_within_the_cache_has_its_pace_and_beyond_it_that_of_memory():
     traffic = Traffic(1e12, cache_bytes=1e7, cache_bytes_per_s=4e12)
-    seconds = traffic.seconds(np.array([1e6, 1e7, 1.5e7, 2e7, 1e9]))
+    seconds = traffic.moved_s(np.array([1e6, 1e7, 1.5e7, 2e7, 1e9]))
     assert seconds == pytest.approx([0.25e-6, 2.5e-6, 7.5e-6, 12.5e-6, 992.5e-6])
 
 

@@ -4,89 +4,44 @@ Shipped ones go by name. A device of one's own is a file of the same keys, or a 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from profiles.checks import Positive, check_fields
 from profiles.files import Table
-from profiles.machines.laws import MEMORY_KINDS, AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
+from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
 from profiles.names import file_of, names_in
-from profiles.units import GIB, TFLOP, in_si
+from profiles.units import GIB, TFLOP
 
-Coefficients = Mapping[str, float]
-"""Numbers of a table by key."""
-
-MATMUL_KEYS: Final = ("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight")
-CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
-TILE_KEYS: Final = ("processors", "edge")
-OVERLAP: Final = "overlap"
-WIDE_KEY: Final = "wide"
-CONV_KEYS: Final = ("forward", "data", "weight")
-ATTENTION_KEYS: Final = (
-    *("fixed_us", "TFLOP_per_s", "GB_per_s", "rows", "keys", "channels"),
-    *("backward_TFLOP_per_s", "backward_rows"),
-)
-MEMORY_KEYS: Final = ("fixed_us", *(f"{kind}_GB_per_s" for kind in MEMORY_KINDS))
-MAY_BE_ZERO: Final = ("fixed_us", "chain_us", "ramp", "rows", "keys", "channels", "backward_rows")
+Law = TypeVar("Law", bound=Traffic | MemoryLaw)
 
 
-def read_laws(table: Table) -> Laws:
-    """Laws that a table describes; no rate but the cache's may exceed the device's peaks."""
+def _read_laws(table: Table) -> Laws:
+    """Laws that a table describes."""
     table.text("peaks")
-    peaks = {"TFLOP_per_s": table.positive("peak_TFLOP_per_s"), "GB_per_s": table.positive("peak_GB_per_s")}
-    keys = {"matmul": MATMUL_KEYS, "conv": CONV_KEYS, "attention": ATTENTION_KEYS, "memory": MEMORY_KEYS}
-    numbers = {name: _numbers(table.table(name), of, peaks) for name, of in keys.items()}
-    tiled = {"peak_TFLOP_per_s": peaks["TFLOP_per_s"]} if "processors" in numbers["matmul"] else {}
-    matmul = product_law({**numbers["matmul"], **tiled})
-    laws = Laws(
-        matmul,
-        replace(matmul, **in_si(numbers["conv"])),  # factors on the seconds of a product of its shape
-        attention_law(numbers["attention"]),
-        MemoryLaw(**in_si(numbers["memory"])),
-    )
-    if laws.attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
-        raise table.table("attention").fail(WIDE_KEY, "must leave heads of 128 channels below the peak")
+    peaks = {unit: table.positive(f"peak_{unit}") for unit in ("TFLOP_per_s", "GB_per_s")}
+    matmul = _read_law(table, "matmul", ProductLaw, peaks, peak_flop_per_s=peaks["TFLOP_per_s"] * TFLOP)
+    conv = _read_law(table, "conv", ProductLaw, peaks, **asdict(matmul))
+    attention = _read_law(table, "attention", AttentionLaw, peaks)
+    if attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
+        raise table.table("attention").fail("wide", "must leave heads of 128 channels below the peak")
+    memory = _read_law(table, "memory", MemoryLaw, peaks)
     table.finish()
-    return laws
+    return Laws(matmul, conv, attention, memory)
 
 
-def product_law(values: Coefficients) -> ProductLaw:
-    """Law of matrix products."""
-    return ProductLaw(**_with_traffic(values))
-
-
-def attention_law(values: Coefficients) -> AttentionLaw:
-    """Law of fused attention."""
-    return AttentionLaw(**_with_traffic(values))
-
-
-def _with_traffic(values: Coefficients) -> dict[str, Any]:
-    law: dict[str, Any] = in_si(values)
-    rates = {key: law.pop(key) for key in ("bytes_per_s", "cache_bytes", "cache_bytes_per_s") if key in law}
-    return law | {"traffic": Traffic(**rates)}
-
-
-def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coefficients:
-    """Numbers of a table, none above the peak of its unit, with which its key ends."""
-    table.text("source")
-    values: dict[str, float] = {}
-    cached = CACHE_KEYS if "cache_MB" in table else ()
-    others = [key for key in (*TILE_KEYS, OVERLAP, WIDE_KEY) if key in table]
-    for key in (*keys, *others, *cached):
-        if key in MAY_BE_ZERO:
-            values[key] = table.number(key)
-        elif key == OVERLAP:
-            values[key] = table.number(key, minimum=1.0)
-        elif key == "cache_GB_per_s":
-            memory = max(rate for of, rate in values.items() if of.endswith("GB_per_s"))
-            values[key] = table.number(key, minimum=memory)
-        else:
-            unit = next((unit for unit in peaks if key.endswith(unit)), "")
-            values[key] = table.positive(key, maximum=peaks.get(unit, inf))
-    table.finish()
-    return values
+def _read_law(table: Table, key: str, kind: type[Law], peaks: Mapping[str, float], **known: float) -> Law:
+    """Law of a class of kernels; no rate but the cache's may exceed the peak of its unit, with which its key ends."""
+    inner = table.table(key)
+    inner.text("source")
+    law = inner.made(kind, **known)
+    inner.finish()
+    for unit, peak in peaks.items():
+        for name, value in inner.values().items():
+            if name.endswith(unit) and not name.startswith("cache") and value > peak:
+                raise inner.fail(name, f"must be at most {peak:g}")
+    return law
 
 
 DEVICES: Final = Path(__file__).parents[1] / "devices"
@@ -159,7 +114,7 @@ def device_of(table: Table) -> Device:
         Device,
         memory_bytes=None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,
-        own_laws=read_laws(table.table("laws")) if "laws" in table else None,
+        own_laws=_read_laws(table.table("laws")) if "laws" in table else None,
     )
     table.finish()
     return device

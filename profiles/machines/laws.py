@@ -7,13 +7,13 @@ Every law grows with every shape, and none is faster than its device's peaks all
 a kernel of their own, a head of 128 channels may take less than one of 96.
 """
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from profiles.checks import FINITE, POSITIVE, check_fields
+from profiles.checks import AT_LEAST_1, Positive, check_fields
 from profiles.units import FloatArray
 
 KernelPart = Literal["forward", "data", "weight"]
@@ -41,30 +41,30 @@ BACKWARD_KERNELS: Final = 3
 class Rates:
     """FLOP and bytes per second that a device reaches, by class of work, and seconds of a kernel's launch."""
 
-    conv_flop_per_s: float
-    matmul_flop_per_s: float
-    attention_flop_per_s: float
-    memory_bytes_per_s: float
+    conv_flop_per_s: Positive
+    matmul_flop_per_s: Positive
+    attention_flop_per_s: Positive
+    memory_bytes_per_s: Positive
     kernel_s: float
 
     def __post_init__(self) -> None:
-        check_fields("rates", self, **dict.fromkeys(self.__slots__, POSITIVE) | {"kernel_s": FINITE})
+        check_fields("rates", self)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Rates at which operands and results move.
+    """Rates at which the operands and results of a kernel move.
 
     Attributes:
         cache_bytes: as much of what a kernel moves lies in the second-level cache. 0 where the cache makes no
             difference.
     """
 
-    bytes_per_s: float
+    bytes_per_s: Positive
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
 
-    def seconds(self, moved_bytes: FloatArray) -> FloatArray:
+    def moved_s(self, moved_bytes: FloatArray) -> FloatArray:
         """Seconds for so many bytes."""
         if not self.cache_bytes:
             return moved_bytes / self.bytes_per_s
@@ -72,14 +72,13 @@ class Traffic:
         return np.asarray((moved_bytes - cached) / self.bytes_per_s + cached / self.cache_bytes_per_s)
 
 
-@dataclass(frozen=True, slots=True)
-class ProductLaw:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductLaw(Traffic):
     """Seconds of a matrix product, or of a convolution as the product it implies.
 
     Attributes:
         fixed_s: of a launch, however small.
         flop_per_s: rate of large products.
-        traffic: of operands and result.
         chain_s: per root of the inner dimension: sums that follow one another, however many may run at once.
         ramp: inner steps that every tile of the result takes to begin and to end, during which it hides no traffic.
         processors: multiprocessors, each of which computes tile after tile, so that some idle during the last; 0 where
@@ -92,16 +91,15 @@ class ProductLaw:
     """
 
     fixed_s: float
-    flop_per_s: float
-    traffic: Traffic
+    flop_per_s: Positive
     chain_s: float = 0.0
     ramp: float = 0.0
     processors: float = 0.0
     edge: float = 0.0
     peak_flop_per_s: float = 0.0
-    forward: float = 1.0
-    data: float = 1.0
-    weight: float = 1.0
+    forward: Positive = 1.0
+    data: Positive = 1.0
+    weight: Positive = 1.0
 
     def seconds(
         self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, moved_bytes: FloatArray
@@ -111,7 +109,7 @@ class ProductLaw:
         if self.processors:
             step = np.maximum(step, self._tiled(heads, m, n))
         alone = self.fixed_s + step * self.ramp + self.chain_s * np.sqrt(k)
-        return alone + _overlapped(step * k, self.traffic.seconds(moved_bytes))
+        return alone + _overlapped(step * k, self.moved_s(moved_bytes))
 
     def _tiled(self, heads: FloatArray, m: FloatArray, n: FloatArray) -> FloatArray:
         """Seconds of an inner step of whole waves of tiles; a wave that fills no device divides the inner dimension."""
@@ -123,14 +121,13 @@ class ProductLaw:
         return np.asarray(np.minimum.reduce(seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionLaw:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLaw(Traffic):
     """Seconds of fused attention, forward and backward.
 
     Attributes:
         fixed_s: of a launch, however small.
         flop_per_s: rate of the products alone.
-        traffic: of queries, keys, values and result.
         rows: queries that keep the device busy about as long as its last, half empty wave does.
         keys: keys that every query costs on top of its own.
         channels: head channels whose products take as long as the exponential of a score.
@@ -141,15 +138,14 @@ class AttentionLaw:
     """
 
     fixed_s: float
-    flop_per_s: float
-    traffic: Traffic
-    rows: float
-    keys: float
-    channels: float
-    backward_flop_per_s: float
-    backward_rows: float
-    overlap: float = 1.0
-    wide: float = 1.0
+    flop_per_s: Positive
+    rows: float = 0.0
+    keys: float = 0.0
+    channels: float = 0.0
+    backward_flop_per_s: Positive
+    backward_rows: float = 0.0
+    overlap: Annotated[float, AT_LEAST_1] = 1.0
+    wide: Positive = 1.0
 
     def seconds(
         self,
@@ -171,14 +167,14 @@ class AttentionLaw:
     def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
         work = 4 * scores * self._forward_channels(head_dim) / self.flop_per_s
-        return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
+        return self.fixed_s + _overlapped(work, self.moved_s(moved_bytes))
 
     def backward_of_scores(
         self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray
     ) -> FloatArray:
         """Seconds of backward kernels that compute so many scores and move so many bytes."""
         work = 4 * BACKWARD_FLOP * scores * self._channels(head_dim) / self.backward_flop_per_s
-        return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
+        return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, self.moved_s(moved_bytes))
 
     @property
     def wide_flop_per_s(self) -> float:
@@ -204,11 +200,11 @@ class MemoryLaw:
     """
 
     fixed_s: float
-    pointwise_bytes_per_s: float
-    copy_bytes_per_s: float
-    layer_norm_bytes_per_s: float
-    group_norm_bytes_per_s: float
-    softmax_bytes_per_s: float
+    pointwise_bytes_per_s: Positive
+    copy_bytes_per_s: Positive
+    layer_norm_bytes_per_s: Positive
+    group_norm_bytes_per_s: Positive
+    softmax_bytes_per_s: Positive
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
 
@@ -219,7 +215,7 @@ class MemoryLaw:
     def seconds(self, kind: str, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of kernels of a kind."""
         traffic = Traffic(self.bytes_per_s(kind), self.cache_bytes, self.cache_bytes_per_s)
-        return self.fixed_s + traffic.seconds(moved_bytes)
+        return self.fixed_s + traffic.moved_s(moved_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +262,12 @@ class Laws:
     @classmethod
     def of_rates(cls, rates: Rates) -> "Laws":
         """Laws of a device that is known by constant rates alone: work and bytes over their rates, and a launch."""
-        bytes_per_s, traffic = rates.memory_bytes_per_s, Traffic(rates.memory_bytes_per_s)
-        matmul = ProductLaw(rates.kernel_s, rates.matmul_flop_per_s, traffic)
-        conv = ProductLaw(rates.kernel_s, rates.conv_flop_per_s, traffic)
-        flop_per_s = rates.attention_flop_per_s
-        attention = AttentionLaw(rates.kernel_s, flop_per_s, traffic, 0.0, 0.0, 0.0, flop_per_s, 0.0)
-        return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[bytes_per_s] * len(MEMORY_KINDS)))
+        bytes_per_s, flop_per_s = rates.memory_bytes_per_s, rates.attention_flop_per_s
+        both = {"bytes_per_s": bytes_per_s, "fixed_s": rates.kernel_s}
+        matmul = ProductLaw(flop_per_s=rates.matmul_flop_per_s, **both)
+        attention = AttentionLaw(flop_per_s=flop_per_s, backward_flop_per_s=flop_per_s, **both)
+        memory = MemoryLaw(rates.kernel_s, *[bytes_per_s] * len(MEMORY_KINDS))
+        return cls(matmul, replace(matmul, flop_per_s=rates.conv_flop_per_s), attention, memory)
 
     def matmul_s(
         self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: KernelPart = "forward"

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from profiles.errors import InputError
-from profiles.machines.devices import Coefficients, load_device
+from profiles.machines.devices import load_device
 from profiles.machines.laws import Laws
 from profiles.software.levers import Products, element_bytes
 from profiles.units import FloatArray
-from validate.fitting.kernels.laws import DIGITS, NO_BOUND, ONE, fit
+from validate.fitting.kernels.laws import DIGITS, NO_BOUND, ONE, Coefficients, fit
 from validate.fitting.kernels.rows import Samples, samples_of
 
 ENGINE: Final = "sglang/0.5.14"

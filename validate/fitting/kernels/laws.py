@@ -22,8 +22,7 @@ from scipy.optimize import least_squares
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.machines.devices import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, Traffic
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, ProductLaw, Traffic
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.units import TFLOP, FloatArray, in_si
 from validate.fitting.kernels import rows
@@ -38,6 +37,11 @@ NOTHING: Final = 1e-3
 AT_BOUND: Final = 0.999
 """A coefficient beyond this share of its bound counts as at its bound."""
 DIGITS: Final = 4
+
+Coefficients = Mapping[str, float]
+"""Numbers of a law by their keys in a device file."""
+CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
+OVERLAP: Final = "overlap"
 
 Predict = Callable[[Coefficients, Samples], FloatArray]
 """Seconds of samples by coefficients."""
@@ -190,7 +194,7 @@ PLAIN: Final = {"data": 1.0, "weight": 1.0}
 def product_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Seconds of matrix products (m, n, k) by a law's coefficients."""
     m, n, k = samples.shapes
-    return product_law(values).seconds(ONE, m, n, k, ELEMENT_BYTES * (m * k + k * n + m * n))
+    return ProductLaw(**in_si(values)).seconds(ONE, m, n, k, ELEMENT_BYTES * (m * k + k * n + m * n))
 
 
 def tiles_of(target: Target, processors: int) -> dict[str, float]:
@@ -234,7 +238,7 @@ def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[st
 
 def convolution_factors(folder: Path, prefix: str, values: Coefficients) -> tuple[dict[str, float], int]:
     """Seconds of convolutions over those of products of their shapes, in the median by part, and their number."""
-    law, factors, count = product_law(values), dict[str, float](), 0
+    law, factors, count = ProductLaw(**in_si(values)), dict[str, float](), 0
     for part in PARTS:
         samples = rows.convolutions(folder, prefix, part)
         m, n, k, moved = samples.shapes
@@ -256,7 +260,8 @@ FORWARD: Final = {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
 
 def _attention(values: Coefficients) -> AttentionLaw:
     """The law of coefficients, without those of causal masks."""
-    return attention_law({key: value for key, value in values.items() if key not in ("tile", "causal_us")})
+    known = {key: value for key, value in values.items() if key not in ("tile", "causal_us")}
+    return AttentionLaw(**in_si(known))
 
 
 def scores(samples: Samples, occupying_rows: float, extra_keys: float, tile: float) -> FloatArray:
@@ -380,4 +385,4 @@ def _seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Seconds of samples by their bytes."""
     law = in_si(values)
     fixed_s = law.pop("fixed_s")
-    return np.asarray(fixed_s + Traffic(**law).seconds(samples.shapes[0]))
+    return np.asarray(fixed_s + Traffic(**law).moved_s(samples.shapes[0]))

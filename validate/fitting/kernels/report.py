@@ -11,22 +11,12 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.machines.devices import (
-    ATTENTION_KEYS,
-    CACHE_KEYS,
-    DEVICES,
-    MATMUL_KEYS,
-    MEMORY_KEYS,
-    OVERLAP,
-    TILE_KEYS,
-    WIDE_KEY,
-    load_device,
-)
-from profiles.machines.laws import ELEMENT_BYTES, MEMORY_KINDS, padded
+from profiles.machines.devices import DEVICES, load_device
+from profiles.machines.laws import ELEMENT_BYTES, MEMORY_KINDS, PARTS, padded
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import show, table, toml_text
 from validate.fitting.kernels import laws, rows
-from validate.fitting.kernels.laws import DIGITS, Fit, Origin, Target, target, targets
+from validate.fitting.kernels.laws import CACHE_KEYS, DIGITS, OVERLAP, Fit, Origin, Target, target, targets
 from validate.tables import write_file
 
 COMMAND: Final = "python -m validate fit-kernels --write"
@@ -35,7 +25,21 @@ SCALED: Final = "as {like}, paces by the ratio of the peaks; not measured"
 CACHED_ON: Final = "rtx4090-24gb"
 """Device whose rows show what a second-level cache does for memory-bound kernels."""
 TRAFFIC: Final = ("GB_per_s", *CACHE_KEYS)
-TILED: Final = (*TILE_KEYS, "peak_TFLOP_per_s")
+TILED: Final = ("processors", "edge", "peak_TFLOP_per_s")
+WIDE_KEY: Final = "wide"
+KEYS: Final = {
+    "matmul": (
+        *("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight", *TILED[:2]),
+        *CACHE_KEYS,
+    ),
+    "conv": PARTS,
+    "attention": (
+        *("fixed_us", "TFLOP_per_s", "GB_per_s", "rows", "keys", "channels", "backward_TFLOP_per_s"),
+        *("backward_rows", OVERLAP, WIDE_KEY, *CACHE_KEYS),
+    ),
+    "memory": ("fixed_us", *(f"{kind}_GB_per_s" for kind in MEMORY_KINDS), *CACHE_KEYS),
+}
+"""Keys of each class, in the order in which a device file has them."""
 NO_PRIORS: Final[dict[str, float]] = {}
 
 
@@ -214,15 +218,9 @@ def _bounds(fit: Fit) -> str:
 def law_text(name: str, builder: Builder) -> str:
     """Tables ``[laws]`` of a device file."""
     by_kind, to = builder.classes(name), target(name)
-    keys = {
-        "matmul": (*MATMUL_KEYS, *TILE_KEYS, *CACHE_KEYS),
-        "conv": ("forward", "data", "weight"),
-        "attention": (*ATTENTION_KEYS, OVERLAP, WIDE_KEY, *CACHE_KEYS),
-        "memory": (*MEMORY_KEYS, *CACHE_KEYS),
-    }
     peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
     classes = {
-        kind: {"source": f"{COMMAND}: {each.source}", **each.only(keys[kind])}
+        kind: {"source": f"{COMMAND}: {each.source}", **each.only(KEYS[kind])}
         for kind, each in by_kind.items()
     }
     return toml_text({"laws": peaks | classes}, "g").lstrip()
