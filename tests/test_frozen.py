@@ -10,7 +10,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from strategies.pipelining.frozen import FrozenWork
-from strategies.plans.plan import FilledLayer, Tensors
+from strategies.plans.plan import FilledLayer
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import strategies_of
 
@@ -30,7 +30,7 @@ class Layout:
     """Frozen work over some positions, and the messages between them."""
 
     def __init__(self, scenario, batch_size, replicas=1):
-        self.tensors = Tensors()
+        self.tensors = []
         self.work = FrozenWork(scenario, batch_size, replicas, self.tensors)
 
     def place(self, component, layer, samples, positions, bubble=None, shares=None):

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
-from operator import itemgetter
 
 from profiles.mappings import FrozenMapping
 from strategies.pipelining.filling import fill_bubbles
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import FrozenWork, PlacedOp, Row, frozen_chains
+from strategies.pipelining.frozen import FrozenWork, PlacedOp, frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
@@ -29,16 +28,14 @@ from strategies.plans.actions import (
     StageAction,
 )
 from strategies.plans.network import Network
-from strategies.plans.plan import Collective, FilledLayer, Filling, Op, Plan, Tensor, Tensors
+from strategies.plans.plan import Collective, Draft, FilledLayer, Filling, Plan, Tensor
 from strategies.plans.wiring import wire
 from strategies.plans.worklist import Outputs, Step, walk
 
-_Column = tuple[list[int], bool]
-"""The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
-
-
-_Passes = tuple[int, float, list[tuple[int, ...]], list[tuple[int, ...]]]
-"""The passes of a kind through a stage: the first micro-batch, seconds, and the tensors that each reads and writes."""
+_OfPass = tuple[str, int, float, bool]
+"""A tensor of each pass of a kind through a stage: role, stage and bytes, and whether it is written, or read."""
+Row = list[Draft]
+"""The ops of one position while they are written."""
 
 
 def with_extra_forwards(layout: Layout, rows: Rows) -> Rows:
@@ -73,15 +70,14 @@ class PipelineBuilder:
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
         self.placement, self.group_batch = layout.placement, layout.group_batch
         self.stages, self.seats = layout.stages, layout.seats
-        self.tensors = Tensors()
+        self.tensors: list[Tensor] = []
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
         self.rows = [Row() for _ in range(self.shape.degree)]
         self.stepping: set[int] = set()
         """Stages whose optimizer step is in its row."""
-        self._known: dict[tuple[str, int], dict[int, int]] = {}
-        self._columns: dict[tuple[str, int], list[int]] = {}
+        self._known: dict[tuple[str, int, int], int] = {}
         # units of a mesh all lie on one device: their outputs are among their saved activations
         self._handovers = (0.0,) * len(self.stages) if layout.in_units else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage) for stage in self.stages]
@@ -119,11 +115,11 @@ class PipelineBuilder:
 
     def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
         """The number of the tensor of this name; the first to ask says its bytes."""
-        known = self._known.setdefault((role, stage), {})
-        if number not in known:
-            known[number] = len(self.tensors)
-            self.tensors.append(Tensor(role, stage, number, size_bytes))
-        return known[number]
+        name = role, stage, number
+        if name not in self._known:
+            self._known[name] = len(self.tensors)
+            self.tensors.append(Tensor(*name, size_bytes))
+        return self._known[name]
 
     def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:
         """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads.
@@ -150,94 +146,84 @@ class PipelineBuilder:
         return inputs
 
     def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Row:
-        alike = dict.fromkeys(map(itemgetter(0, 1), actions))
-        passes = {(stage, kind): self._passes(stage, kind, inputs) for stage, kind in alike}
+        kinds = dict.fromkeys((action.stage, action.kind) for action in actions)
+        passes = {of: (self._pass_s(*of), [*self._of_pass(*of)]) for of in kinds}
         row = Row()
         for action in actions:
-            first, duration_s, reads, writes = passes[action[0], action[1]]
-            at = action[2] - first
-            # as _make, without a Python call for each of the many that a plan has
-            row.append(tuple.__new__(Op, (action, duration_s, reads[at], writes[at], (), 0.0)))
+            stage, kind, number = action
+            seconds, tensors = passes[stage, kind]
+            forwards = kind in (FORWARD, EXTRA_FORWARD)
+            draft = Draft(action, seconds, [*inputs.get((stage, number), ())] if forwards else [])
+            for role, of_stage, size, written in tensors:
+                side = draft.writes if written else draft.reads
+                side.append(self.tensor(role, of_stage, number, size))
+            row.append(draft)
         return row
 
-    def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> _Passes:
-        """The passes of a kind through a stage."""
+    def _pass_s(self, stage: int, kind: str) -> float:
+        """The seconds of a pass of a kind through a stage."""
+        of = self.stages[stage]
         if kind == OPTIMIZER:
             self.stepping.add(stage)
-            return -1, 0.0, [()], [()]
-        numbers = self.layout.micro_batches(self.seats[stage].cut)
+            return 0.0
         if kind in (FORWARD, EXTRA_FORWARD):
-            duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
-        else:
-            weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(self.stages[stage])
-            duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
-            columns = [*self._of_backward(stage, kind)]
-        reads, writes = (
-            [*zip(*[tensors for tensors, written in columns if written == out], strict=True)]
-            or [()] * len(numbers)
-            for out in (False, True)
-        )
-        if inputs and kind in (FORWARD, EXTRA_FORWARD):
-            reads = [(*inputs.get((stage, n), ()), *read) for n, read in zip(numbers, reads, strict=True)]
-        return numbers.start, duration_s, reads, writes
+            return of.forward_s
+        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(of)
+        return weight_s if kind == BACKWARD_WEIGHT else of.backward_s - weight_s
 
-    def _of_forward(self, stage: int, kind: str) -> Iterator[_Column]:
+    def _of_pass(self, stage: int, kind: str) -> Iterator[_OfPass]:
+        """The tensors that each pass of a kind through a stage reads and writes."""
+        if kind in (FORWARD, EXTRA_FORWARD):
+            yield from self._of_forward(stage, kind)
+        elif kind != OPTIMIZER:
+            yield from self._of_backward(stage, kind)
+
+    def _of_forward(self, stage: int, kind: str) -> Iterator[_OfPass]:
         """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""
         extra = kind == EXTRA_FORWARD
-        prefix = "extra " if extra else ""
-        seat = self.seats[stage]
+        prefix, seat = "extra " if extra else "", self.seats[stage]
         if seat.before is not None:
-            yield self._hidden(prefix, seat.before, written=False)
+            yield f"{prefix}hidden", seat.before, self._hidden_bytes(seat.before), False
         elif not extra and self.scenario.workload.extra_forward:
-            yield self._feedback(seat, written=False)
+            yield "feedback", seat.last, self._fed_back_bytes(seat), False
         if seat.after is not None:
-            yield self._hidden(prefix, stage, written=True)
+            yield f"{prefix}hidden", stage, self._hidden_bytes(stage), True
         elif extra:
-            yield self._feedback(seat, written=True)
+            yield "feedback", seat.last, self._fed_back_bytes(seat), True
         if not extra:
-            yield self._column("saved", stage, self._saved[stage], written=True)
+            yield "saved", stage, self._saved[stage], True
         for (source, target), size in self._skips.items():
             if stage in (source, target):
-                yield self._column(f"{prefix}skip to {target}", source, size, written=stage == source)
+                yield f"{prefix}skip to {target}", source, size, stage == source
 
-    def _of_backward(self, stage: int, kind: str) -> Iterator[_Column]:
+    def _of_backward(self, stage: int, kind: str) -> Iterator[_OfPass]:
         """Tensors of a backward, or of the part of it that gradients of inputs or of weights take."""
-        yield self._column("saved", stage, self._saved[stage], written=False)
+        yield "saved", stage, self._saved[stage], False
         if kind != BACKWARD and self._recomputed[stage]:  # gradients of weights need it too, and come later
-            yield self._column("recomputed", stage, self._recomputed[stage], written=kind == BACKWARD_INPUT)
+            yield "recomputed", stage, self._recomputed[stage], kind == BACKWARD_INPUT
         if kind == BACKWARD_WEIGHT:
-            yield self._column("output gradients", stage, 0.0, written=False)
+            yield "output gradients", stage, 0.0, False
             return
         seat = self.seats[stage]
         if seat.after is not None:
-            yield self._gradient(seat.after, written=False)
+            yield "gradient", seat.after, self._handovers[stage], False
         if seat.before is not None:
-            yield self._gradient(stage, written=True)
+            yield "gradient", stage, self._handovers[seat.before], True
         if kind == BACKWARD_INPUT:
-            yield self._column("output gradients", stage, 0.0, written=True)
+            yield "output gradients", stage, 0.0, True
         for (source, target), size in self._skips.items():
             if stage in (source, target):
-                yield self._column(f"skip gradient to {source}", target, size, written=stage == target)
+                yield f"skip gradient to {source}", target, size, stage == target
 
-    def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> _Column:
-        tensors = self._columns.get((role, stage))
-        if tensors is None:
-            numbers = self.layout.micro_batches(self.seats[stage].cut)
-            tensors = self._columns[role, stage] = self.tensors.add(role, stage, numbers, size_bytes)
-        return tensors, written
-
-    def _hidden(self, prefix: str, stage: int, *, written: bool) -> _Column:
+    def _hidden_bytes(self, stage: int) -> float:
+        if self.layout.in_units:
+            return 0.0
         carried = self.layout.component(self.stages[stage]).carried_bytes * self.layout.local_batch
-        size = 0.0 if self.layout.in_units else self._handovers[stage] + carried
-        return self._column(prefix + "hidden", stage, size, written=written)
+        return self._handovers[stage] + carried
 
-    def _gradient(self, stage: int, *, written: bool) -> _Column:
-        return self._column("gradient", stage, self._handovers[stage - 1], written=written)
-
-    def _feedback(self, seat: Seat, *, written: bool) -> _Column:
+    def _fed_back_bytes(self, seat: Seat) -> float:
         last = self.stages[seat.last]
-        output_bytes = self.layout.component(last).layers[last.last_layer].output_bytes
-        return self._column("feedback", seat.last, output_bytes * self.layout.local_batch, written=written)
+        return self.layout.component(last).layers[last.last_layer].output_bytes * self.layout.local_batch
 
     def _put_first(self, frozen: FrozenWork) -> None:
         """Put frozen ops before the pipeline; on a mesh those of a micro-batch right before its first pass."""
@@ -288,7 +274,7 @@ class PipelineBuilder:
     def _finish(self, filling: Filling) -> Plan:
         prologue = self._unfilled() if self.cross_iteration else []
         plan = Plan(
-            ops=tuple(row.finish() for row in self.rows),
+            ops=tuple(tuple(draft.finish() for draft in row) for row in self.rows),
             tensors=self.tensors,
             placement=self.placement,
             stages=self.stages,

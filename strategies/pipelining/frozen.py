@@ -15,26 +15,11 @@ from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import FrozenAction
 from strategies.plans.bubbles import Bubble
-from strategies.plans.plan import Draft, FilledLayer, Op, Tensors
+from strategies.plans.plan import Draft, FilledLayer, Tensor
 from strategies.scenario import Scenario
 
 FROZEN: Final = "frozen"
 """Role of the tensors that frozen layers write."""
-
-
-class Row(list[Op | Draft]):
-    """The ops of one position while they are written: most of the many that a plan has are never changed."""
-
-    def draft(self, index: int) -> Draft:
-        """Return an op to change it."""
-        item = self[index]
-        if isinstance(item, Op):
-            item = self[index] = Draft(item.action, item.duration_s, list(item.reads), list(item.writes))
-        return item
-
-    def finish(self) -> tuple[Op, ...]:
-        """Return the ops."""
-        return tuple([item if isinstance(item, Op) else item.finish() for item in self])
 
 
 class _Segment(NamedTuple):
@@ -96,7 +81,7 @@ def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[Froz
 class FrozenWork:
     """Lays frozen layers out over positions, in execution order, and remembers where every activation lies."""
 
-    def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: Tensors) -> None:
+    def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: list[Tensor]) -> None:
         self._scenario, self._model, self._tensors = scenario, scenario.model, tensors
         self._batch_size, self._replicas = batch_size, replicas
         self._pending: defaultdict[tuple[int, int], list[_Segment]] = defaultdict(list)
@@ -159,15 +144,14 @@ class FrozenWork:
         self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
     ) -> list[int]:
         """New tensors of a layer's output, one of each segment."""
-        sizes_bytes: list[float] = []
         first = len(self._tensors)
         for start, stop, _, writer in segments:
-            if writer is None:
-                continue
-            self.spans.append(range(start, stop))
-            writer.writes.append(first + len(sizes_bytes))
-            sizes_bytes.append(bytes_per_sample * (stop - start) / self._replicas)
-        return self._tensors.add(FROZEN, component, [layer] * len(sizes_bytes), sizes_bytes)
+            if writer is not None:
+                self.spans.append(range(start, stop))
+                writer.writes.append(len(self._tensors))
+                size = bytes_per_sample * (stop - start) / self._replicas
+                self._tensors.append(Tensor(FROZEN, component, layer, size))
+        return [*range(first, len(self._tensors))]
 
     def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
         """New tensors that together are so much of a component's output for samples [start, stop)."""

@@ -52,7 +52,7 @@ def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
     if stage in builder.stepping:
         index = next(i for i in reversed(range(len(row))) if row[i].action == action)  # most come last
-        draft = row.draft(index)
+        draft = row[index]
     else:
         builder.stepping.add(stage)
         row.append(draft := Draft(action, 0.0))
@@ -79,7 +79,7 @@ def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int])
     positions = tuple(sorted(builder.stages[stage].position for stage in stages))
     ready = [builder.tensor("gradients", stage, 0, 0.0) for stage in stages]
     for stage, tensor in zip(stages, ready, strict=True):
-        builder.rows[builder.stages[stage].position].draft(lasts[stage]).writes.append(tensor)
+        builder.rows[builder.stages[stage].position][lasts[stage]].writes.append(tensor)
     size = builder.layout.summed_parameters[stages[0]] * builder.scenario.workload.recipe.gradient_bytes
     done = builder.tensor("reduced", stages[0], 0, 0.0)
     operation = SCATTER if builder.shape.sharded else REDUCE

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
-from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Row
+from strategies.pipelining.builder import PipelineBuilder, Row
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import CONTEXT, GATHER, REDUCE, SCATTER, TENSOR, Collected
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
@@ -226,7 +225,7 @@ class TeamWriter:
     def write(self) -> list[tuple[int, Collective]]:
         """Cut all passes; the exchanges, each with the op of the row that it follows."""
         row = self._builder.rows[0]
-        for draft in map(row.draft, range(len(row))):
+        for draft in row:
             if isinstance(draft.action, StageAction) and draft.action.kind != OPTIMIZER:
                 self._cut(draft, draft.action)
             else:
@@ -242,7 +241,7 @@ class TeamWriter:
                 self._add(Draft(action, item))
             else:
                 self._exchange(item, action)
-        start, end = self._row.draft(first), self._row.draft(-1)
+        start, end = self._row[first], self._row[-1]
         start.reads += draft.reads
         end.writes += draft.writes
         if start is not end:  # saved activations stay until all of them have been used
@@ -259,7 +258,7 @@ class TeamWriter:
         reads = list(self._awaited)
         if self._row:
             reads.append(builder.tensor("ready", action.stage, number, 0.0))
-            self._row.draft(-1).writes.append(reads[-1])
+            self._row[-1].writes.append(reads[-1])
         result = builder.tensor(what.operation, action.stage, number, 0.0)
         (self._awaited if item.wait else self._later).append(result)
         collective = what.collective(item.size_bytes, reads, result, item.calls)

@@ -147,16 +147,16 @@ class UnitWriter:
             if of.action.kind != BACKWARD:
                 continue
             if way.sweeps or not way.gathers:
-                row.draft(of.first).reads += scattered[-2:-1]
+                row[of.first].reads += scattered[-2:-1]
             if sums := self._sum(of):
                 scattered += [done[0] for done in sums] if self.mesh.parts > 1 else []
                 # of the last unit that has any: of one stream they end in order
                 summed = [each for done in sums for each in done]
                 if not way.overlap:
-                    row.draft(of.last + 1).reads += summed
+                    row[of.last + 1].reads += summed
             if of.action.stage == self.builder.seats[of.action.stage].first:
                 if way.sweeps or of is self.passes[-1]:
-                    row.draft(of.last + 1).reads += summed
+                    row[of.last + 1].reads += summed
                 if way.sweeps:
                     self.swept, scattered, summed = (of.last, summed), [], []
         return self.due
@@ -168,9 +168,9 @@ class UnitWriter:
             if self.mesh.parts == 1:
                 return
             self.gathered[unit] = self._gather(number)
-            row.draft(first).duration_s += unpacked_s(self.builder.layout, unit)
+            row[first].duration_s += unpacked_s(self.builder.layout, unit)
         for index in sorted({first, last}):
-            row.draft(index).reads.append(self.gathered[unit])
+            row[index].reads.append(self.gathered[unit])
         kept = self.way.sweeps and (not self.way.reshard or unit == self.builder.seats[unit].last)
         if kind == BACKWARD or not kept:
             del self.gathered[unit]
@@ -182,7 +182,7 @@ class UnitWriter:
         room: list[int] = []
         if after >= 0:
             room.append(self.builder.tensor("room", unit, first, 0.0))
-            row.draft(after).writes += room
+            row[after].writes += room
         room += self.swept[1] if self.way.sweeps and after == self.swept[0] else []
         size = self.builder.layout.weights_bytes[unit]
         gathered = self.builder.tensor("gathered", unit, first, size)
@@ -208,7 +208,7 @@ class UnitWriter:
         layout = builder.layout
         if (number + 1) % self.way.every and number + 1 < layout.shape.micro_batches:
             return []
-        draft, all_done, packed = builder.rows[0].draft(backward.last), list[list[int]](), 0.0
+        draft, all_done, packed = builder.rows[0][backward.last], list[list[int]](), 0.0
         for offset_s, parameters in self.way.pieces(layout, unit):
             index = self.summed[unit]
             self.summed[unit] += 1
@@ -255,7 +255,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
                 collective = gathered_weights(builder, unit, step, layout.mesh.shared_among)
                 due.append((steps[unit], collective))
                 if steps[unit] + 1 < len(row):
-                    row.draft(steps[unit] + 1).reads += collective.writes
+                    row[steps[unit] + 1].reads += collective.writes
     due.sort(
         key=lambda pair: (pair[0], (pair[1].operation == GATHER and pair[1].stream == SHARDS) == way.sweeps)
     )

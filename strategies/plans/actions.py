@@ -9,7 +9,6 @@ step 7 on stage 2. Where exchanges cut a pass into pieces, ``2P1@7.3`` and ``0F0
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import Final, NamedTuple
 
 from profiles.errors import InputError
@@ -36,8 +35,7 @@ class StageAction(NamedTuple):
 
 def passes_of(stage: int, kind: str, micro_batches: Iterable[int]) -> list[StageAction]:
     """Return the passes of a kind through a stage, one of each micro-batch."""
-    # as StageAction, without a Python call for each of the many that an order has
-    return [*map(tuple.__new__, repeat(StageAction), zip(repeat(stage), repeat(kind), micro_batches))]
+    return [StageAction(stage, kind, number) for number in micro_batches]
 
 
 class FrozenAction(NamedTuple):

@@ -6,7 +6,6 @@ A plan says nothing about time beyond the duration of each op. Transfers, memory
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import NamedTuple
 
 from profiles.errors import counted
@@ -46,19 +45,6 @@ class Tensor(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.role} {self.stage}.{self.number}"
-
-
-class Tensors(list[Tensor]):
-    """Tensors, numbered as they are added."""
-
-    def add(
-        self, role: str, stage: int, numbers: Sequence[int], sizes_bytes: float | list[float]
-    ) -> list[int]:
-        """Add tensors, one for each number, of one size or each of its own; return their indices."""
-        first, sizes = len(self), sizes_bytes if isinstance(sizes_bytes, list) else repeat(sizes_bytes)
-        columns = zip(repeat(role), repeat(stage), numbers, sizes, strict=False)
-        self += map(tuple.__new__, repeat(Tensor), columns)  # as Tensor, without a Python call for each
-        return [*range(first, len(self))]
 
 
 class Op(NamedTuple):

@@ -16,7 +16,7 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay
 from strategies.pipelining.frozen import FROZEN, FrozenWork
 from strategies.plans.actions import FORWARD, FrozenAction, StageAction
-from strategies.plans.plan import Plan, Tensors
+from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make
 from strategies.scenario import Scenario
@@ -96,7 +96,7 @@ def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
 def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
     """The samples of the frozen work of a plan, where a micro-batch has ``micro_batch`` samples of the group."""
     placement, group_batch = plan.placement, scenario.workload.batch_size // plan.placement.num_groups
-    work = FrozenWork(scenario, group_batch, placement.replicas, Tensors())
+    work = FrozenWork(scenario, group_batch, placement.replicas, [])
     for layer in plan.filling.layers if plan.filling else ():
         work.place(layer)
     ops = {}
