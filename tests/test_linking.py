@@ -10,16 +10,15 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster, read_cluster
 from profiles.machines.collectives import Group, bus_volume
 from profiles.machines.fabrics import FULL, GATHERS, Between, Collectives
+from profiles.measuring.fitting.collective_laws import PING_PONG, MeasuredCurve, errors_of, predict
 from profiles.measuring.linking.report import (
     PCIE,
     cluster_text,
-    errors_of,
     fit_links,
     judged_line,
-    predict,
     write_cluster,
 )
-from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, read_log, read_logs
+from profiles.measuring.linking.samples import Measurement, merged, read_log, read_logs
 from profiles.measuring.linking.times import sizes_up_to
 from sim.cli.main import main as sim
 from validate.__main__ import main
@@ -27,7 +26,7 @@ from validate.__main__ import main
 pytestmark = pytest.mark.slow
 
 DEVICE = "a100-80gb-sxm"
-SIZES = sizes_up_to(2**26)
+SIZES = np.array(sizes_up_to(2**26), float)
 RING = ((2.0, 0.9), (4.0, 0.85), (8.0, 0.8))
 CURVES = {
     "all_reduce": RING,
@@ -63,22 +62,26 @@ KNOWN = replace(
 OPERATIONS = [*CURVES]
 
 
+def made(cluster, operation, group):
+    return MeasuredCurve(
+        operation, group, SIZES, predict(cluster, MeasuredCurve(operation, group, SIZES, SIZES))
+    )
+
+
 def measured(cluster=KNOWN, operations=(PING_PONG, *OPERATIONS), nodes=(1, 2, 4), noise=0.0, outliers=0.0):
     """What a machine with these links would show, a little and sometimes much disturbed."""
     random = np.random.default_rng(7)
-    samples = []
+    curves = []
     for operation in operations:
         inside = [Group(size, 1) for size in ((2,) if operation == PING_PONG else (2, 4, 8))]
         across = [Group(2 if operation == PING_PONG else 8 * n, n) for n in nodes if n > 1]
         if operation == PING_PONG:
             across = across[:1]
         for group in inside + across:
-            for size in SIZES:
-                seconds = predict(cluster, Sample(operation, group, size, 1.0))
-                seconds *= 1 + noise * random.standard_normal()
-                seconds *= 5 if random.random() < outliers else 1
-                samples.append(Sample(operation, group, size, seconds))
-    return Measurement(8, max(nodes), "made by a test", tuple(samples), (1.3, 1.4, 1.9))
+            curves.append(made(cluster, operation, group))
+            curves[-1].seconds[:] *= 1 + noise * random.standard_normal(len(SIZES))
+            curves[-1].seconds[random.random(len(SIZES)) < outliers] *= 5
+    return Measurement(8, max(nodes), "made by a test", tuple(curves), (1.3, 1.4, 1.9))
 
 
 def assert_like(cluster, known, tolerance):
@@ -107,7 +110,7 @@ def test_times_made_of_known_links_give_them_back():
 
 
 def test_rounds_that_were_held_back_judge_the_fit_and_do_not_enter_it(capsys):
-    slower = tuple(replace(sample, seconds=2 * sample.seconds) for sample in measured().samples)
+    slower = tuple(curve._replace(seconds=2 * curve.seconds) for curve in measured().curves)
     measurement = replace(measured(), held_back=slower)
     fit = fit_links(measurement, "known", DEVICE)
     assert_like(fit.cluster, KNOWN, 1e-3)
@@ -134,10 +137,8 @@ BOX = replace(
 
 def with_pairs(cluster):
     """What a node with these links shows, the messages of every pair of neighbours among it."""
-    rest = [s for s in measured(cluster, nodes=(1,)).samples if s.operation != PING_PONG]
-    pairs = 7 * [Sample(PING_PONG, Group(2, 1), n, 1.0) for n in SIZES]
-    pairs = [replace(sample, seconds=predict(cluster, sample)) for sample in pairs]
-    return Measurement(8, 1, "made by a test", tuple(pairs + rest))
+    pairs = 6 * (made(cluster, PING_PONG, Group(2, 1)),)
+    return Measurement(8, 1, "made by a test", merged(pairs + measured(cluster, nodes=(1,)).curves))
 
 
 def test_a_box_of_pcie_cards_gives_back_its_ports_and_what_groups_reach(tmp_path):
@@ -184,8 +185,8 @@ def log_text(operation, ranks=8, nodes=1):
         for rank in range(ranks)
     ]
     lines = []
-    for size in SIZES:
-        time_us = 1e6 * predict(KNOWN, Sample(operation, Group(ranks, nodes), size, 1.0))
+    times_us = 1e6 * made(KNOWN, operation, Group(ranks, nodes)).seconds
+    for size, time_us in zip(SIZES.astype(int), times_us, strict=True):
         rate = size / time_us / 1e3
         numbers = f"{time_us:9.2f} {rate:7.2f} {rate * bus_volume(operation, ranks):7.2f}      0"
         lines.append(f"{size:12} {size // 4:12}     float     sum      -1 {numbers} {numbers}")
@@ -217,8 +218,8 @@ def test_logs_of_nccl_tests_give_the_links_they_were_made_of(tmp_path, capsys):
     assert "reduce_scatter: not measured; as all_gather" in " ".join(capsys.readouterr().out.split())
     cluster = read_cluster(output)
     assert (cluster.devices_per_node, cluster.max_nodes, cluster.overlap_slowdown) == (8, 4, 1.0)
-    samples = [sample for sample in read_logs([Path(log) for log in logs]).samples if sample.group.size > 2]
-    assert errors_of(cluster, samples).median < 0.02
+    curves = [curve for curve in read_logs([Path(log) for log in logs]).curves if curve.group.size > 2]
+    assert errors_of(cluster, curves).median < 0.02
 
 
 LOG = log_text("all_reduce")

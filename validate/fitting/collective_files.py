@@ -21,7 +21,7 @@ from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
 from profiles.machines.collectives import RANK_STEPS, Group
 from profiles.machines.fabrics import FULL, FULL_CURVES, GATHERS, OPERATIONS, Between, Collectives
 from profiles.measuring.fitting import collective_laws as laws
-from profiles.measuring.fitting.collective_laws import Known, MeasuredCurve, predict
+from profiles.measuring.fitting.collective_laws import Known, MeasuredCurve, errors_of
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import show, table, toml_text
 from profiles.outputs import write_files
@@ -100,7 +100,7 @@ def curves_of(rows: pd.DataFrame) -> list[MeasuredCurve]:
         MeasuredCurve(
             operation,
             Group(gpus, nodes),
-            curve.size_bytes.tolist(),
+            curve.size_bytes.to_numpy(float),
             curve.latency_us.to_numpy() * MICROSECOND,
         )
         for (_, operation, gpus, nodes), curve in curves
@@ -169,12 +169,6 @@ def _between_of(cluster: Cluster) -> Between:
     between = cluster.collectives.between
     assert between is not None
     return between
-
-
-def errors_of(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Errors:
-    """Errors of the law's predictions."""
-    measured = np.concatenate([curve.seconds for curve in curves])
-    return Errors(measured, np.concatenate([predict(cluster, curve) for curve in curves]))
 
 
 def _note(where: str, cluster: Cluster, rows: pd.DataFrame) -> str:

@@ -22,11 +22,14 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from profiles.machines.clusters import Cluster
-from profiles.machines.collectives import Group, collective_law
+from profiles.machines.collectives import Group, bus_volume, collective_law
 from profiles.machines.fabrics import GATHERS, OPERATIONS, Between, Collectives, Curves
+from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import Exact
 from profiles.units import MICROSECOND, FloatArray
 
+PING_PONG: Final = "ping_pong"
+"""One message from one device to another: half a round trip."""
 ALL_TO_ALL: Final = "all_to_all"
 PASSED_ON: Final = tuple(operation for operation in OPERATIONS if operation not in GATHERS)
 """Operations that have a middle between nodes."""
@@ -42,12 +45,18 @@ STAND_INS: Final = {
 
 
 class MeasuredCurve(NamedTuple):
-    """Measured times of one operation of one group, by bytes."""
+    """Measured times of one operation of one group, by bytes: ``ping_pong`` of a pair, or one of a cluster file."""
 
     operation: str
     group: Group
-    sizes: Sequence[float]
+    sizes: FloatArray
     seconds: FloatArray
+
+    @property
+    def bus_bytes(self) -> FloatArray:
+        """Bytes that each member sends, by size, as nccl-tests counts them for its bus bandwidth."""
+        alone = self.operation == PING_PONG
+        return self.sizes * (1.0 if alone else bus_volume(self.operation, self.group.size))
 
 
 class Unknown(NamedTuple):
@@ -112,9 +121,19 @@ NOTHING: Final = Known()
 
 
 def predict(cluster: Cluster, curve: MeasuredCurve) -> FloatArray:
-    """Seconds of a curve's sizes."""
+    """Seconds of a curve's sizes, where nothing disturbs."""
+    if curve.operation == PING_PONG:  # a message that has all ports on its way to itself
+        link = cluster.intra_node if curve.group.num_nodes == 1 else cluster.inter_node
+        assert link is not None
+        return link.latency_s + link.call_s + curve.sizes / link.bandwidth_bytes_per_s
     law = collective_law(cluster, curve.operation, curve.group)
-    return np.array([law.time(size).total_s for size in curve.sizes])
+    return np.array([law.time(size).total_s for size in curve.sizes.tolist()])
+
+
+def errors_of(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Errors:
+    """Errors of the predicted times on a cluster."""
+    measured = np.concatenate([curve.seconds for curve in curves])
+    return Errors(measured, np.concatenate([predict(cluster, curve) for curve in curves]))
 
 
 def fit_inside(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Cluster:

@@ -5,31 +5,31 @@ Errors are those of rounds to which the file was not fitted; for logs, which hav
 
 import argparse
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-import numpy as np
 from rich.table import Table
 
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster, Link, read_cluster
-from profiles.machines.collectives import Group, bus_volume, collective_time
 from profiles.machines.devices import load_device
 from profiles.machines.fabrics import FULL, FULL_CURVES, Between, Collectives
 from profiles.measuring.fitting.collective_laws import (
+    PING_PONG,
     MeasuredCurve,
+    errors_of,
     fit_between,
     fit_inside,
     law_values,
     measured_operations,
     stand_in_of,
 )
-from profiles.measuring.fitting.least_squares import Errors, fit_law
+from profiles.measuring.fitting.least_squares import fit_law
 from profiles.measuring.launching import check_least, launch, launched_place
-from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample, by_curve, read_logs, seconds_of
+from profiles.measuring.linking.samples import Measurement, read_logs
 from profiles.measuring.writing import Exact, show, table, toml_text
 from profiles.outputs import check_writable, whole_file
 from profiles.units import GB, MICROSECOND
@@ -54,7 +54,7 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
     """
     notes = list[str]()
     cluster = _ports(measurement, name, device, kind, notes)
-    curves = _collective_curves(measurement.samples)
+    curves = [curve for curve in measurement.curves if curve.operation != PING_PONG]
     inside, between = (
         [of for of in curves if (of.group.num_nodes > 1) == across] for across in (False, True)
     )
@@ -73,26 +73,12 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
     return LinkFit(cluster, tuple(notes))
 
 
-def predict(cluster: Cluster, sample: Sample) -> float:
-    """Simulated seconds of an operation that nothing disturbs."""
-    if sample.operation == PING_PONG:  # a message that has all ports on its way to itself
-        link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
-        assert link is not None
-        return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
-    return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
-
-
-def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
-    """Errors of the simulated times on a cluster."""
-    return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
-
-
 def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: list[str]) -> Cluster:
     """Cluster with its ports' bandwidths; the fixed time of each link still counts as software."""
-    inside, samples = Link("ideal", float("inf"), 0.0, 0.0), measurement.samples
+    inside, curves = Link("ideal", float("inf"), 0.0, 0.0), measurement.curves
     if measurement.devices_per_node > 1:
-        inside = _link(samples, 1, kind, notes, measurement.devices_per_node)
-    between = _link(samples, 2, "nic", notes) if measurement.num_nodes > 1 else None
+        inside = _link(curves, 1, kind, notes, measurement.devices_per_node)
+    between = _link(curves, 2, "nic", notes) if measurement.num_nodes > 1 else None
     slowdown = max(1.0, median(measurement.slowdowns or (1.0,)))
     size = measurement.devices_per_node, measurement.num_nodes
     free = Collectives(0.0, FULL_CURVES, FULL)
@@ -100,22 +86,19 @@ def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: l
     return Cluster(name, measurement.environment, of, *size, slowdown, inside, between, free)
 
 
-def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str], devices: int = 0) -> Link:
+def _link(
+    curves: Sequence[MeasuredCurve], num_nodes: int, kind: str, notes: list[str], devices: int = 0
+) -> Link:
+    """Link by the times of single messages: ping-pong, else a round of two; else by the fastest collective."""
     where = "inside a node" if num_nodes == 1 else "between nodes"
-    single = _messages(samples, num_nodes)
-    if single:
-        law = fit_law(np.array([sample.size_bytes for sample in single]), seconds_of(single))
-    else:
-        laws = [
-            fit_law(np.array(curve.sizes) * bus_volume(curve.operation, curve.group.size), curve.seconds)
-            for curve in _collective_curves(samples)
-            if (curve.group.num_nodes > 1) == (num_nodes > 1)
-        ]
-        if not laws:
-            raise InputError(
-                f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there"
-            )
-        law = min(laws, key=lambda law: law.s_per_unit)
+    here = [curve for curve in curves if (curve.group.num_nodes > 1) == (num_nodes > 1)]
+    if not here:
+        raise InputError(f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there")
+    pairs = {curve.operation: curve for curve in here if curve.group.size == 2}
+    single = pairs.get(PING_PONG) or pairs.get("send_recv")
+    laws = [fit_law(curve.bus_bytes, curve.seconds) for curve in ([single] if single else here)]
+    law = min(laws, key=lambda law: law.s_per_unit)
+    if not single:
         estimate = "an estimate, the bandwidth and fixed time of the fastest collective"
         notes.append(f"messages {where}: not measured; {estimate}")
     if law.s_per_unit <= 0:
@@ -124,11 +107,6 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
     bandwidth = 1 / law.s_per_unit
     shared = (devices, bandwidth, bandwidth) if kind == PCIE else ()
     return Link(kind, bandwidth, 0.0, law.fixed_s, *shared)
-
-
-def _collective_curves(samples: Sequence[Sample]) -> list[MeasuredCurve]:
-    curves = by_curve(sample for sample in samples if sample.operation != PING_PONG)
-    return [MeasuredCurve(*key, [one.size_bytes for one in of], seconds_of(of)) for key, of in curves.items()]
 
 
 def _split(link: Link, law: Collectives | Between) -> Link:
@@ -148,13 +126,6 @@ def _law_notes(law: Collectives | Between, curves: Sequence[MeasuredCurve], wher
             yield f"{operation}{where}: bounded by the bandwidth of single messages"
 
 
-def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
-    """Single messages: ping-pong, else a round of two."""
-    pairs = [sample for sample in samples if sample.group == Group(2, num_nodes)]
-    chosen = [sample for sample in pairs if sample.operation == PING_PONG]
-    return chosen or [sample for sample in pairs if sample.operation == "send_recv"]
-
-
 CURVE_COLUMNS: Final = (
     "operation", "ranks", "nodes", "least us", "bus GB/s at most", "median error", "worst", "at bytes",
 )  # fmt: skip
@@ -164,13 +135,13 @@ def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
     """Measured times, and how far the file's cluster is from them."""
     what = "times held back from the fit" if measurement.held_back else "times"
     rows = []
-    for (operation, group), samples in by_curve(measurement.judges()).items():
-        errors, at_most = errors_of(cluster, samples), max(sample.bus_gb_per_s for sample in samples)
+    for curve in measurement.judges():
+        errors, at_most = errors_of(cluster, [curve]), float((curve.bus_bytes / curve.seconds).max()) / GB
         worst = int(abs(errors.relative).argmax())
         cells = [f"{errors.measured.min() / MICROSECOND:.1f}", f"{at_most:.3g}"]
         cells += [f"{100 * errors.median:.1f} %", f"{100 * errors.relative[worst]:+.0f} %"]
-        cells.append(f"{samples[worst].size_bytes:.0f}")
-        rows.append([operation, f"{group.size}", f"{group.num_nodes}", *cells])
+        cells.append(f"{curve.sizes[worst]:.0f}")
+        rows.append([curve.operation, f"{curve.group.size}", f"{curve.group.num_nodes}", *cells])
     return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
 
 

@@ -17,11 +17,10 @@ import numpy as np
 from profiles.errors import InputError
 from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
+from profiles.measuring.fitting.collective_laws import MeasuredCurve
 from profiles.measuring.writing import grouped
-from profiles.units import GB, MICROSECOND, FloatArray
+from profiles.units import GB, MICROSECOND
 
-PING_PONG: Final = "ping_pong"
-"""One message from one device to another: half a round trip. All other operations are those of a cluster file."""
 TESTS: Final = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
@@ -32,39 +31,12 @@ RANK: Final = re.compile(r"^#\s+Rank\s+\d+\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\
 CLOSE: Final = 0.03
 """Largest relative difference from the printed bus bandwidth, which is rounded; beyond, it is another operation."""
 
-CurveKey = tuple[str, Group]
-"""Operation and members, of which there are times by size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The time of one call of an operation: ``ping_pong`` of a pair, or one of those of ``collective_time``.
-
-    ``size_bytes`` are as there.
-    """
-
-    operation: str
-    group: Group
-    size_bytes: float
-    seconds: float
-
-    @property
-    def curve(self) -> CurveKey:
-        """Operation and members."""
-        return self.operation, self.group
-
-    @property
-    def bus_gb_per_s(self) -> float:
-        """Bus bandwidth in GB/s, as nccl-tests prints it."""
-        factor = 1.0 if self.operation == PING_PONG else bus_volume(self.operation, self.group.size)
-        return factor * self.size_bytes / self.seconds / GB
-
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Everything that was measured on a machine.
 
-    Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds; logs
+    Links are fitted to ``curves``, of odd rounds, and judged by those ``held_back``, of even rounds; logs
     have none of the latter. ``slowdowns`` are seconds of compute beside a collective over those alone, by
     operation. ``environment`` says in one sentence what ran where.
     """
@@ -72,40 +44,35 @@ class Measurement:
     devices_per_node: int
     num_nodes: int
     environment: str
-    samples: tuple[Sample, ...]
+    curves: tuple[MeasuredCurve, ...]
     slowdowns: tuple[float, ...] = ()
-    held_back: tuple[Sample, ...] = ()
+    held_back: tuple[MeasuredCurve, ...] = ()
 
-    def judges(self) -> tuple[Sample, ...]:
-        """Samples by which a fit is judged: those held back, or all if none were."""
-        return self.held_back or self.samples
-
-
-def by_curve(samples: Iterable[Sample]) -> dict[CurveKey, list[Sample]]:
-    """Samples by operation and members."""
-    return grouped(samples, lambda sample: sample.curve)
+    def judges(self) -> tuple[MeasuredCurve, ...]:
+        """Curves by which a fit is judged: those held back, or all if none were."""
+        return self.held_back or self.curves
 
 
-def seconds_of(samples: Iterable[Sample]) -> FloatArray:
-    """Measured seconds."""
-    return np.array([sample.seconds for sample in samples])
+def merged(curves: Iterable[MeasuredCurve]) -> tuple[MeasuredCurve, ...]:
+    """Curves of which none has the operation and the members of another."""
+    groups = grouped(curves, lambda curve: (curve.operation, curve.group))
+    columns = ((key, zip(*(curve[2:] for curve in alike), strict=True)) for key, alike in groups.items())
+    return tuple(MeasuredCurve(*key, *map(np.concatenate, of)) for key, of in columns)
 
 
 def read_logs(paths: Sequence[Path]) -> Measurement:
     """Return the measurement in logs of nccl-tests; InputError where one is cut short or no such log."""
     logs = [read_log(path) for path in paths]
-    curves = [samples[0].curve for samples, _ in logs]
-    groups = [group for _, group in curves]
-    tests = ", ".join(f"{name} of {of.size} over {of.num_nodes} nodes" for name, of in curves)
+    curves, groups = [curve for curve, _ in logs], [curve.group for curve, _ in logs]
+    tests = ", ".join(f"{of.operation} of {of.group.size} over {of.group.num_nodes} nodes" for of in curves)
     gpus = ", ".join(sorted({gpu for _, gpu in logs if gpu})) or "not named"
     read = f"logs of nccl-tests, read {date.today().isoformat()} by sim measure links: {tests}"
-    size = max(group.size // group.num_nodes for group in groups), max(group.num_nodes for group in groups)
-    samples = tuple(sample for of_log, _ in logs for sample in of_log)
-    return Measurement(*size, f"{read}; GPU: {gpus}; out-of-place times", samples)
+    size = max(group.members for group in groups), max(group.num_nodes for group in groups)
+    return Measurement(*size, f"{read}; GPU: {gpus}; out-of-place times", merged(curves))
 
 
-def read_log(path: Path) -> tuple[list[Sample], str]:
-    """Return the samples of one log of nccl-tests, and its GPU; InputError as for ``read_logs``."""
+def read_log(path: Path) -> tuple[MeasuredCurve, str]:
+    """Return the curve of one log of nccl-tests, and its GPU; InputError as for ``read_logs``."""
     text = read_text(path)
     lines = [(f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), start=1)]
     columns = next((line[1:].split() for _, line in lines if {*line[1:].split()} >= HEADER), None)
@@ -121,10 +88,11 @@ def read_log(path: Path) -> tuple[list[Sample], str]:
         raise InputError(f"{path}: {len(ranks)} ranks on {len(hosts)} hosts, {rule}")
     operation, group = _operation(path, text), Group(len(ranks), len(hosts))
     rows = [(where, line.split()) for where, line in lines if line.split()[:1] and line.split()[0].isdigit()]
-    samples = [_sample(where, columns, words, operation, group) for where, words in rows if words[0] != "0"]
-    if not samples:
+    times = [_time(where, columns, words, operation, group) for where, words in rows if words[0] != "0"]
+    if not times:
         raise InputError(f"{path}: has no row of times")
-    return samples, ranks[0][1].strip()
+    sizes, seconds = np.array(times).T
+    return MeasuredCurve(operation, group, sizes, seconds), ranks[0][1].strip()
 
 
 def _operation(path: Path, text: str) -> str:
@@ -138,7 +106,10 @@ def _operation(path: Path, text: str) -> str:
     raise InputError(f"{path}:1: neither the log nor its file name says which test it is of; known: {known}")
 
 
-def _sample(where: str, columns: list[str], words: list[str], operation: str, group: Group) -> Sample:
+def _time(
+    where: str, columns: list[str], words: list[str], operation: str, group: Group
+) -> tuple[float, float]:
+    """Bytes and seconds of a row."""
     if len(words) != len(columns):
         raise InputError(f"{where}: has {len(words)} columns, the header has {len(columns)}: cut short?")
     row = dict(reversed(list(zip(columns, words, strict=True))))  # the first times are out of place
@@ -148,9 +119,8 @@ def _sample(where: str, columns: list[str], words: list[str], operation: str, gr
     size, time_us, printed = (parse_number(where, key, row[key]) for key in ("size", "time", "busbw"))
     if time_us == 0:
         raise InputError(f"{where}: time is 0, must be positive")
-    sample = Sample(operation, group, size, time_us * MICROSECOND)
-    bus = sample.bus_gb_per_s
+    bus = bus_volume(operation, group.size) * size / (time_us * MICROSECOND) / GB
     if abs(bus - printed) > 0.01 + CLOSE * bus:
         rate = f"{bus_volume(operation, group.size):g} * {size:g} B / {time_us:g} us = {bus:.2f} GB/s"
         raise InputError(f"{where}: busbw is {printed:g}, but {operation} of {group.size} gives {rate}")
-    return sample
+    return size, time_us * MICROSECOND

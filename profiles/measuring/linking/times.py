@@ -8,7 +8,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -23,8 +23,9 @@ from torch.utils.benchmark import Timer
 from profiles.errors import InputError
 from profiles.machines.collectives import Group
 from profiles.machines.fabrics import OPERATIONS
+from profiles.measuring.fitting.collective_laws import PING_PONG, MeasuredCurve
 from profiles.measuring.launching import Place, unbroken
-from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample
+from profiles.measuring.linking.samples import Measurement, merged
 from profiles.measuring.timing.environment import environment
 
 ELEMENT_BYTES: Final = 4
@@ -165,14 +166,14 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     groups = _groups(place)
     measured += [_curve(session, operation, members) for members in groups for operation in OPERATIONS]
     slowdowns = tuple(_slowdowns(session))
-    gathered = [curves for of_rank in _of_all_ranks(measured) for curves in of_rank]
+    gathered = [halves for of_rank in _of_all_ranks(measured) for halves in of_rank if halves]
     dist.barrier()
     dist.destroy_process_group()
     if place.rank > 0:
         return None
-    fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
-    samples = tuple(fitted), slowdowns, tuple(judging)
-    return Measurement(place.devices_per_node, place.num_nodes, _source(place, backend, device), *samples)
+    fitted, judging = (merged(halves[number] for halves in gathered) for number in (0, 1))
+    curves = fitted, slowdowns, judging
+    return Measurement(place.devices_per_node, place.num_nodes, _source(place, backend, device), *curves)
 
 
 def _source(place: Place, backend: str, device: torch.device) -> str:
@@ -205,8 +206,8 @@ def doublings(largest: int) -> list[int]:
     return [*smaller, largest] if largest > 1 else []
 
 
-def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
-    """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
+def _curve(session: Session, operation: str, members: Members) -> Sequence[MeasuredCurve]:
+    """Idle times of odd and of even rounds, on the first rank of the group; none on others; all ranks call it."""
     means_by_size: dict[int, list[float]] = {members.elements_of(size): [] for size in session.sizes}
     for _ in range(ROUNDS):
         for elements, means in means_by_size.items():
@@ -216,16 +217,11 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
                 means.append(mean_s(call, int(repeats)))
             dist.barrier()
     if session.place.rank != members.ranks[0]:
-        return [], []
+        return ()
     group, one_way = Group(len(members.ranks), members.num_nodes), 0.5 if operation == PING_PONG else 1.0
-    odd, even = (
-        [
-            Sample(operation, group, of * ELEMENT_BYTES, one_way * min(s[half::2]))
-            for of, s in means_by_size.items()
-        ]
-        for half in (0, 1)
-    )
-    return odd, even
+    sizes, rounds_s = ELEMENT_BYTES * np.array([*means_by_size], float), np.array([*means_by_size.values()])
+    halves = (one_way * rounds_s[:, half::2].min(axis=1) for half in (0, 1))
+    return [MeasuredCurve(operation, group, sizes, seconds) for seconds in halves]
 
 
 def mean_s(call: Call, repeats: int) -> float:
