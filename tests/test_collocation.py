@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partitions.symmetric import collocated_skips, cut_pairs, split_skips
+from strategies.partitions.symmetric import collocated_skips, cut_pairs, sent_skips
 
 derandomised = settings(derandomize=True, max_examples=60)
 
@@ -38,9 +38,7 @@ def test_a_skip_is_local_where_both_ends_share_a_device(case, data):
     num_layers, skips = case
     num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
     boundaries = data.draw(st.sampled_from(every_partition(num_layers, num_stages)))
-    local, sent = split_skips(skips, boundaries)
-    assert local == tuple(skip for skip in skips if is_local(boundaries, skip))
-    assert sent == tuple(skip for skip in skips if not is_local(boundaries, skip))
+    assert sent_skips(skips, boundaries) == [skip for skip in skips if not is_local(boundaries, skip)]
 
 
 @derandomised

@@ -228,12 +228,10 @@ def _find_device(table: Table) -> Device:
     name = table.text("device")
     if name in device_names():
         return load_device(name)
-    if Path(name).suffix != ".toml" and "/" not in name:
-        names = ", ".join(device_names())
-        raise table.fail("device", f"must be one of {names}, a device file (.toml) or a table")
     path = table.path.parent / Path(name).expanduser()
     if path_kind(path) != "file":
-        raise table.fail("device", f"must be a device file, but {path} is no file")
+        names = ", ".join(device_names())
+        raise table.fail("device", f"must be one of {names}, a device file or a table; {path} is no file")
     return read_device(path)
 
 

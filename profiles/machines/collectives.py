@@ -215,28 +215,23 @@ def _device_port_s_per_byte(cluster: Cluster, operation: str, group: Group) -> f
 def _by_factor(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
     """The law of a group over several nodes by the factor ``Collectives.nodes``: steps in nodes, then between them."""
     collectives, inner, outer = cluster.collectives, cluster.intra_node, cluster.inter_node
-    across = crosses_sockets(cluster, group)
-    efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes, across=across)
-    members, volume = group.members, bus_volume(operation, group.size)
-    latency_s = _hops(operation, members) * _step_s(collectives, inner)
-    device_s_per_byte = volume / efficiency / inner.bandwidth_bytes_per_s if members > 1 else 0.0
-    node_s_per_byte = flow_s_per_byte = 0.0
-    if outer is not None:
-        if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
-            efficiency = interpolate(collectives.nodes, group.num_nodes)
-        crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
-        node_s_per_byte = crossing / efficiency / outer.bandwidth_bytes_per_s
-        latency_s += _hops(operation, group.num_nodes) * outer.latency_s
-        flow_s_per_byte = _flow_s_per_byte(cluster, operation, group, crossing)
-    latency_s += at(collectives.fixed_s, operation, group.size)
+    assert outer is not None
+    members, across = group.members, crosses_sockets(cluster, group)
+    share = collectives.efficiency_of(operation, group.size, group.num_nodes, across=across)
+    device_s_per_byte = bus_volume(operation, group.size) / share / inner.bandwidth_bytes_per_s
+    if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
+        share = interpolate(collectives.nodes, group.num_nodes)
+    crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
+    steps_s = _hops(operation, members) * _step_s(collectives, inner)
+    steps_s += _hops(operation, group.num_nodes) * outer.latency_s
     return CollectiveLaw(
         call_s=collectives.call_s,
-        latency_s=latency_s,
+        latency_s=at(collectives.fixed_s, operation, group.size) + steps_s,
         middle=at(collectives.middle, operation, group.size),
         middle_most=collectives.middle_most,
-        device_port_s_per_byte=device_s_per_byte,
-        node_port_s_per_byte=node_s_per_byte,
-        flow_s_per_byte=flow_s_per_byte,
+        device_port_s_per_byte=device_s_per_byte if members > 1 else 0.0,
+        node_port_s_per_byte=crossing / share / outer.bandwidth_bytes_per_s,
+        flow_s_per_byte=_flow_s_per_byte(cluster, operation, group, crossing),
     )
 
 

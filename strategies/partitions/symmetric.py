@@ -30,10 +30,8 @@ SkipEnds: TypeAlias = tuple[int, int]
 CutPairs: TypeAlias = tuple[IntArray, IntArray]
 
 
-def split_skips(
-    skips: Iterable[SkipEnds], boundaries: Sequence[int]
-) -> tuple[tuple[SkipEnds, ...], tuple[SkipEnds, ...]]:
-    """The skips whose ends share a device, and those that are sent.
+def sent_skips(skips: Iterable[SkipEnds], boundaries: Sequence[int]) -> list[SkipEnds]:
+    """The skips whose ends lie on two devices.
 
     Args:
         skips: Source and target layer of each.
@@ -42,11 +40,7 @@ def split_skips(
     last = len(boundaries) - 2
     sizes = (end - begin for begin, end in pairwise(boundaries))
     devices = [min(stage, last - stage) for stage, size in enumerate(sizes) for _ in range(size)]
-    local: list[SkipEnds] = []
-    sent: list[SkipEnds] = []
-    for source, target in skips:
-        (local if devices[source] == devices[target] else sent).append((source, target))
-    return tuple(local), tuple(sent)
+    return [(source, target) for source, target in skips if devices[source] != devices[target]]
 
 
 def collocated_skips(
@@ -241,18 +235,7 @@ class _Search:
 
 def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> FloatArray:
     """At [j, t] the least over i < j of the combined reached[i, t] and stages[i, j]."""
-    extended, blocks = np.full_like(reached, np.inf), zip(_finite(stages), _finite(reached), strict=True)
-    for begin, (ends, others) in enumerate(blocks):  # short ones, where no stage takes long
-        if ends and others:
-            costs = combine(reached[begin, others], stages[begin, ends, None])
-            block = extended[ends, others]
-            np.minimum(block, costs, out=block)
+    extended = np.full_like(reached, np.inf)
+    for before, stage in zip(reached, stages, strict=True):
+        np.minimum(extended, combine(before, stage[:, None]), out=extended)
     return extended
-
-
-def _finite(table: FloatArray) -> list[slice | None]:
-    """For each row of a table the part from its first finite value to its last; None where there is none."""
-    finite = table < np.inf
-    firsts, lasts = finite.argmax(axis=1).tolist(), finite[:, ::-1].argmax(axis=1).tolist()
-    spans = zip(firsts, lasts, np.logical_or.reduce(finite, axis=1), strict=True)
-    return [slice(first, finite.shape[1] - last) if some else None for first, last, some in spans]

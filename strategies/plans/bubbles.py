@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
 # Share of the timeline. The same times added up in another order come out some 1e-13 apart; a gap of that
 # size is no idle time, and must not cut the bubble of another position in two.
 ROUNDING = 1e-9
@@ -34,24 +32,17 @@ def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) ->
     ``busy`` is the compute of each position, sorted and without overlap. Spans of length zero count as none. Bubbles
     that are neighbours differ in their positions, or do not touch.
     """
-    # Every boundary of a span flips its position between idle and busy, in whatever order equal times come.
-    times_s = np.minimum(np.fromiter(chain.from_iterable(chain.from_iterable(busy)), np.float64), end_s)
-    at = np.repeat(np.arange(len(busy)), [2 * len(spans) for spans in busy])
-    order = np.argsort(times_s, kind="stable")
-    flips = zip(times_s[order].tolist(), at[order].tolist(), strict=True)
+    # every boundary of a span flips its position between idle and busy, in whatever order equal times come
+    flips = sorted((min(at, end_s), position) for position, spans in enumerate(busy) for at in chain(*spans))
     bubbles: list[Bubble] = []
-    start_s, least_s = 0.0, ROUNDING * end_s
-    idle = (1 << len(busy)) - 1  # a bit for each position
-    known: dict[int, tuple[int, ...]] = {0: ()}
+    start_s, idle = 0.0, set(range(len(busy)))
     for time_s, position in [*flips, (end_s, 0)]:
-        if time_s - start_s > least_s:
-            if idle not in known:
-                known[idle] = tuple(p for p in range(len(busy)) if idle >> p & 1)
-            last = bubbles[-1] if bubbles else None
-            if last is not None and last.end_s == start_s and last.positions == known[idle]:
+        if time_s - start_s > ROUNDING * end_s:
+            last, positions = bubbles[-1] if bubbles else None, tuple(sorted(idle))
+            if last is not None and last.end_s == start_s and last.positions == positions:
                 bubbles[-1] = last._replace(end_s=time_s)  # nobody came or went between the two
-            elif known[idle]:
-                bubbles.append(Bubble(start_s, time_s, known[idle]))
+            elif positions:
+                bubbles.append(Bubble(start_s, time_s, positions))
             start_s = time_s
-        idle ^= 1 << position
+        idle ^= {position}
     return bubbles

@@ -12,7 +12,7 @@ from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
-from strategies.partitions.symmetric import split_skips, symmetric_partition
+from strategies.partitions.symmetric import sent_skips, symmetric_partition
 from strategies.pipelining.cutting import cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
@@ -103,7 +103,7 @@ class Pulse(StagedPipeline):
         if self.partition != "symmetric" or self.skip_route != "local":
             return []
         (cut,) = self.layout(scenario).cuts
-        _, sent = split_skips(_skips(scenario.model.components[cut.component]), cut.boundaries)
+        sent = sent_skips(_skips(scenario.model.components[cut.component]), cut.boundaries)
         if not sent:
             return []
         names = ", ".join(f"{source}->{target}" for source, target in sent)
