@@ -293,7 +293,7 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
     [
         ('device = "ideal"', 'device = "abacus"', "device is 'abacus', must be one of a10-24gb, "),
         ("devices_per_node = 8", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
-        ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, mesh, pcie, ideal"),
+        ('"nvswitch"', '"string"', "link: kind is 'string', must be one of nvswitch, mesh, pcie, nic, ideal"),
         ("latency_us = 1\n", "latency_us = 1\nswitch_size = 2\n", "link: switch_size must be left out"),
         ("all_reduce = 0.9", "all_reduce = { 8 = 1.6 }", "all_reduce[8] is 1.6, must be at most 1"),
         ("tree = { 2", "tree = { 0", "collectives.between.tree key is 0, must be at least 1"),

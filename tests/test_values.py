@@ -71,8 +71,6 @@ VALUES = {
         ("collectives", "call_s", True, "collectives: call_s is True, must be a number"),
         ("collectives", "own_part", 1.5, "collectives: own_part is 1.5, must be at most 1"),
         ("collectives", "all_reduce_by", "tree", "all_reduce_by is 'tree', must be one of ring, switch"),
-        ("collectives", "efficiency", EFFICIENCY[1:], "efficiency has no all_reduce, must have all operations"),
-        ("collectives", "nodes", ((2.0, 1.0), (1.0, 1.0)), "nodes has points at [2.0, 1.0], must ascend"),
         ("collectives", "nodes", ((1.0, 1.5),), "collectives: nodes[1] is 1.5, must be at most 1"),
         ("collectives", "fixed_s", (("send_recv", ((8.0, -1.0),)),), "fixed_s.send_recv[8] is -1.0, must not be"),
         ("between", "step_s", -1.0, "collectives.between: step_s is -1.0, must not be negative"),

@@ -206,14 +206,14 @@ def load_cluster(name: str) -> Cluster:
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file."""
     table = Table.read(path)
-    intra_node = _read_link(table.table("intra_node"), INTRA_NODE)
+    intra_node = _read_link(table.table("intra_node"))
     usual = FREE if intra_node.kind == "ideal" else BOX
     cluster = table.made(
         Cluster,
         device=_find_device(table),
         overlap_slowdown=1.0,
         intra_node=intra_node,
-        inter_node=_read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None,
+        inter_node=_read_link(table.table("inter_node")) if "inter_node" in table else None,
         collectives=_read_collectives(table.table("collectives", {})),
         host=read_host(table.table("host")) if "host" in table else usual,
     )
@@ -235,9 +235,8 @@ def _find_device(table: Table) -> Device:
     return read_device(path)
 
 
-def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
-    ideal = table.choice("kind", kinds) == IDEAL
-    link = Link(IDEAL, inf, 0.0, 0.0) if ideal else table.made(Link)
+def _read_link(table: Table) -> Link:
+    link = Link(IDEAL, inf, 0.0, 0.0) if table.text("kind") == IDEAL else table.made(Link)
     table.finish()
     return link
 

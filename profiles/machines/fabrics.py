@@ -13,7 +13,6 @@ from profiles.checks import (
     Proportion,
     Span,
     check_choice,
-    check_distinct,
     check_fields,
     check_number,
 )
@@ -60,17 +59,16 @@ class Between:
         _check_laws(owner, self)
         if self.tree:
             _check_curve(owner, "tree", self.tree, POSITIVE_SHARE)
-        for operation, curve in self.rank_s:
-            check_choice(owner, "rank_s", operation, GATHERS)
-            _check_curve(owner, f"rank_s.{operation}", curve, RATE)
-            if any(operation == name for name, _ in self.middle):
+        _check_curves(owner, "rank_s", self.rank_s, RATE)
+        for operation in dict(self.rank_s):
+            if operation in dict(self.middle):
                 raise InputError(
                     f"{owner}: middle has {operation}, must not stand beside rank_s, which replaces it"
                 )
 
     def pipelines(self, operation: str) -> bool:
         """Return whether an operation's ring hides latency under the wire: a gather or scatter without a ``middle``."""
-        return operation in GATHERS and all(operation != name for name, _ in self.middle)
+        return operation in GATHERS and operation not in dict(self.middle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +105,7 @@ class Collectives:
     def __post_init__(self) -> None:
         _check_laws("collectives", self)
         _check_curve("collectives", "nodes", self.nodes, POSITIVE_SHARE)
-        for operation, curve in self.across:
-            check_choice("collectives", "across", operation, OPERATIONS)
-            _check_curve("collectives", f"across.{operation}", curve, POSITIVE_SHARE)
+        _check_curves("collectives", "across", self.across, POSITIVE_SHARE)
 
     def efficiency_of(
         self, operation: str, group_size: int, num_nodes: int = 1, *, across: bool = False
@@ -145,25 +141,21 @@ def interpolate(curve: Curve, argument: float) -> float:
 
 
 def _check_laws(owner: str, laws: Between | Collectives) -> None:
-    """Refuse what breaks a rule of both: an efficiency that is not of all operations, or a number or curve."""
+    """Refuse numbers and curves that break a rule of both."""
     check_fields(owner, laws, middle_most=RATE)
     for key, span in (("efficiency", POSITIVE_SHARE), ("middle", FINITE), ("fixed_s", FINITE)):
-        curves: Curves = getattr(laws, key)
-        names = [operation for operation, _ in curves]
-        check_distinct(owner, key, names)
-        for operation, curve in curves:
-            check_choice(owner, key, operation, OPERATIONS)
-            _check_curve(owner, f"{key}.{operation}", curve, span)
-        if key == "efficiency" and (missing := [name for name in OPERATIONS if name not in names]):
-            raise InputError(f"{owner}: efficiency has no {', '.join(missing)}, must have all operations")
+        _check_curves(owner, key, getattr(laws, key), span)
+
+
+def _check_curves(owner: str, key: str, curves: Curves, span: Span) -> None:
+    """Refuse curves of no operation, without points, or with a value that is not in a span."""
+    for operation, curve in curves:
+        check_choice(owner, key, operation, OPERATIONS)
+        _check_curve(owner, f"{key}.{operation}", curve, span)
 
 
 def _check_curve(owner: str, key: str, curve: Curve, span: Span) -> None:
-    """Refuse a curve without points, out of order, or with a value that is not in a span."""
     if not curve:
         raise InputError(f"{owner}: {key} is (), must have at least one point")
-    arguments = [argument for argument, _ in curve]
-    if arguments != sorted(set(arguments)):
-        raise InputError(f"{owner}: {key} has points at {arguments}, must ascend")
     for argument, value in curve:
         check_number(owner, f"{key}[{argument:g}]", value, span)
