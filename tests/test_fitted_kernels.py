@@ -16,7 +16,7 @@ from validate.fitting.kernels.rows import Samples
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
 measured = pytest.mark.skipif(not DATA.is_dir(), reason="needs the measured kernels, ../shared/measured")
-NAMED = ("a100-80gb-sxm", "h100-80gb-sxm", "b200-180gb-sxm", "l40s-48gb")
+NAMED = ("a100-80gb-sxm", "h100-80gb-sxm", "b200-180gb-sxm", "b300", "l40s-48gb")
 
 
 @cache

@@ -27,9 +27,17 @@ ENGINES: Final = (ENGINE, "trtllm/1.3.0rc20")
 TABLES: Final = {"fp8": "fp8", "mxfp8": "fp8_block", "nvfp4": "nvfp4"}
 """Names of the precisions in the tables. Blocks of 128 stand for those of 32 in mxfp8: on Blackwell the same units take
 both, and scales are powers of two."""
-HOPPER: Final = {"h100-80gb-sxm": "h100_sxm", "h200-141gb-sxm": "h200_sxm", "l40s-48gb": "l40s"}
-BLACKWELL: Final = {"b200-180gb-sxm": "b200_sxm", "gb200": "gb200"}
-"""Devices with units that scale blocks, and their folders."""
+OTHERS: Final = {"h100-80gb-sxm": "h100_sxm", "h200-141gb-sxm": "h200_sxm", "l40s-48gb": "l40s"}
+"""Devices measured in fp8 alone, and their folders."""
+WORKSTATION: Final = {"rtxpro6000-96gb": "rtx_pro_6000_server"}
+"""Devices measured in fp8 and nvfp4."""
+BLACKWELL: Final = {"b200-180gb-sxm": "b200_sxm", "gb200": "gb200", "b300": "b300_sxm", "gb300": "gb300"}
+"""Devices with units that scale blocks."""
+DEVICES: Final = {
+    "fp8": OTHERS | BLACKWELL | WORKSTATION,
+    "mxfp8": BLACKWELL,
+    "nvfp4": BLACKWELL | WORKSTATION,
+}
 FEWEST_ROWS: Final = 256
 SIDES: Final = (512, 32768)
 """Fewest and most outputs, and inputs, of products that are fitted."""
@@ -84,5 +92,5 @@ def fitted(data: Path, device: str, folder: str, precision: str) -> Iterator[str
 def run_precisions(options: Namespace) -> None:
     """Print the laws of products in fewer bits, as ``levers.toml`` has them."""
     for precision in TABLES:
-        for device, folder in (BLACKWELL if precision != "fp8" else HOPPER | BLACKWELL).items():
+        for device, folder in DEVICES[precision].items():
             print("\n".join(fitted(options.data, device, folder, precision)), end="\n\n")

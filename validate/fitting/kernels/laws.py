@@ -132,7 +132,7 @@ class Origin:
     overlap: float = 1.0
     backward_tile: float | None = None
     wide: float = 0.0
-    exponentials: float = 1.0
+    wide_as: str = ""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,6 @@ class Builder:
                 values["TFLOP_per_s"] = origin.seen * channels / laws.SEEN_CHANNELS
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
-                values["channels"] /= origin.exponentials
                 return Coefficients(values, SCALED.format(like=origin.like) + origin.note)
             samples = rows.attention(self.folder, origin.rows)
             start = values | {"causal_us": values["fixed_us"]}
@@ -151,6 +150,9 @@ class Builder:
         if origin.wide:
             values[WIDE_KEY] = laws.wide_factor(origin.wide, values)
             words += f"; wide: {origin.note}"
+        if origin.wide_as:
+            values[WIDE_KEY] = self.of("forward", origin.wide_as).values[WIDE_KEY]
+            words += f"; wide as {origin.wide_as}"
         return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, fit)
 
     def _attention(self, to: Target, origin: Origin) -> Coefficients:
