@@ -168,7 +168,7 @@ def test_a_little_time_is_given_up_for_the_exact_image_and_for_fewer_gpus(
 def test_where_no_runtime_starts_anything_the_fastest_is_the_headline_and_says_so():
     sweep = sim.sweep("sd21", gpus=8, batch_size=64, strategy="diffusionpipe,pulse", workers=1)
     verdict = sweep.verdict
-    assert verdict.runs_in == () and verdict.launch == "" and verdict.research is None
+    assert verdict.runs_in == [] and verdict.launch == "" and verdict.research is None
     assert verdict.best.iteration_s <= SLACK * sweep.fastest_point().result.iteration_s
     assert ("runs in", "no framework runs this today") in verdict.lines
 
@@ -176,7 +176,7 @@ def test_where_no_runtime_starts_anything_the_fastest_is_the_headline_and_says_s
 def test_of_a_model_that_no_runtime_knows_the_best_has_a_strategy_that_one_starts_for_others():
     mine = replace(load_model("sd15"), name="mine")
     found = sim.sweep(mine, "h100-nvlink-8", 2, strategy="paradigms,single", steps=50, workers=1).verdict
-    assert (found.best.strategy, found.research.strategy, found.runs_in) == ("single", "paradigms", ())
+    assert (found.best.strategy, found.research.strategy, found.runs_in) == ("single", "paradigms", [])
     lines = dict(found.lines)
     assert lines["runs in"] == "no framework has mine today"
     assert lines["research"].endswith("; no framework runs this today for any model")

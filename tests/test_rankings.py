@@ -60,7 +60,7 @@ def test_a_point_with_the_result_of_the_best_is_named_beside_it_and_is_no_tie():
     asked = {"steps": 2, "strategy": "usp,hybrid", "guidance_degree": 1, "workers": 1}
     sweep = sim.sweep("pixart", "l20-pcie-8", 4, **asked)
     assert table_blocks(sweep)[0].rows[0][:2] == ("1 best", "usp = hybrid")
-    assert sweep.verdict.same_as == ("hybrid, ulysses 2, ring 2",)
+    assert sweep.verdict.same_as == ["hybrid, ulysses 2, ring 2"]
 
 
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):

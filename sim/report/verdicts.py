@@ -1,7 +1,7 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -9,6 +9,7 @@ from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starts
+from sim.explore.points import Point
 from sim.explore.relax import fitting_changes
 from sim.explore.sweep import SLACK, Choice, Sweep, choose, is_wide
 from sim.explore.workers import parallel_calls
@@ -32,48 +33,35 @@ class Verdict(Panelled):
     """The answer of a sweep; it prints itself.
 
     Attributes:
+        sweep: what it answers.
+        choice: the recommended point, what is too close to call, and what decided.
+        best: the result of the recommended point.
         runner_up: the best of another strategy, of those that a runtime starts where it starts the best; else None.
         difference: what the runner-up does longer and shorter.
-        ties: points of each strategy, of those simulated, that tie with the best.
-        wide: those of them whose best tie is slower than a choice may be: ties by the width of their errors.
-        relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
-        gpus: those of the question, of which a point may leave some.
         changes: single changes of the question, and the answers then.
         tried: the values of parameters that the sweep looks at; those that it varied are named.
-        fair: a remark on how fairly points compare; empty where they do.
         fastest: the fastest point, where memory is ranked by; else None.
-        chosen: what decided on the best among points that are too close to call; None where there is no other.
         research: the best point of all where no runtime starts it, but others; else None.
-        copies: of the best that work side by side where cost is ranked by, each on images of its own.
-        same_as: points of other strategies with the result of the best, in words.
-        lead: lines above all others, of a verdict on several numbers of GPUs.
         roomy: where the best is nearly full, the best of those simulated that are not; else None.
+        lead: lines above all others, of a verdict on several numbers of GPUs.
     """
 
+    sweep: Sweep
     title: str
-    objective: str
-    gpus: int
+    choice: Choice
     best: Result
     account: Account
     runner_up: Result | None
     runner_up_ties: bool
     difference: str
-    ties: Mapping[str, int]
-    relieved: Mapping[str, str]
     changes: tuple[Change, ...]
     tried: Tried
-    fair: str
-    fastest: Result | None = None
-    runs_in: tuple[str, ...] = ()
-    chosen: Choice | None = None
-    research: Result | None = None
-    research_ties: bool = False
-    copies: int = 1
-    same_as: tuple[str, ...] = ()
+    fastest: Result | None
+    research: Result | None
+    research_ties: bool
+    roomy: Result | None
     lead: tuple[Line, ...] = ()
     note: str = ""
-    roomy: Result | None = None
-    wide: frozenset[str] = frozenset()
 
     def __bool__(self) -> Literal[True]:
         return True
@@ -82,6 +70,31 @@ class Verdict(Panelled):
     def trust(self) -> Trust | None:
         """The trust that published numbers give to such an estimate; None where nothing is estimated."""
         return trust_in(self.best)
+
+    @property
+    def ties(self) -> dict[str, int]:
+        """How many points of each strategy, of those simulated, tie with the best."""
+        return Counter(point.name for point in self.sweep.ties())
+
+    @property
+    def leaders(self) -> dict[str, Point]:
+        """The best tie of each strategy."""
+        leaders: dict[str, Point] = {}
+        for point in self.sweep.ties():
+            leaders.setdefault(point.name, point)
+        return leaders
+
+    @property
+    def runs_in(self) -> list[str]:
+        """The runtimes that start the best, the one that was asked for first."""
+        return sorted(runtimes_of(self.best), key=lambda name: name != self.sweep.runtime)
+
+    @property
+    def same_as(self) -> list[str]:
+        """Points of other strategies with the result of the best, in words."""
+        best = self.choice.point
+        same = (of for of in self.sweep.simulated() if of.recommended and of is not best and of.same(best))
+        return [self._words(of.result) for of in same if of.result]
 
     @property
     def again(self) -> str:
@@ -108,77 +121,85 @@ class Verdict(Panelled):
 
     def _lines(self) -> Iterator[Line]:
         """Yield the best with its time and memory, the runner-up, ties, changes, runtimes and trust."""
-        yield "best", self.named(self.best)
+        best, runs, copies = self.best, self.runs_in, self.sweep.copies(self.choice.point)
+        yield "best", self.named(best)
         yield from (("", f"the same: {words}") for words in self.same_as)
-        if self.chosen is not None:
-            yield "chosen", f"{_chosen_words(self.chosen)}{' that runs' * bool(self.runs_in)}"
+        if len(self.choice.close) > 1:
+            yield "chosen", f"{_chosen_words(self.choice)}{' that runs' * bool(runs)}"
         if self.research is not None:
-            took = f"{self.named(self.research)}: {self._took_words(self.research)}"
-            than = self._than_best(self.research, self.research_ties)
-            lost = self.best.source is not None and is_unknown(self.best.source.scenario)
-            yield "research", f"{took}, {than}; {NO_RUNTIME_TODAY}{' for any model' * lost}"
-        yield from result_lines(self.best, self.account)
-        if self.best.nearly_full:
-            if (other := self.roomy) is None:
-                fitting = fitting_changes(self.best, next(iter(self.runs_in), None))
-                words = f"none of the points simulated surely fits; {fitting}"
-            else:
-                held = f"{other.peak_memory_bytes / GIB:.1f} GiB"
-                words = f"{self.named(other)}: {self._took_words(other)}, {held}"
-            yield "with room", words
-        if self.copies > 1:
-            more, speed = sample_words(self.best)[1], self.copies * self.best.samples_per_s
-            words = f"each on {more} of its own, draw {speed:,.4g} {more}/s"
-            yield "copies", f"{self.copies} side by side, {words}"
+            lost = best.source is not None and is_unknown(best.source.scenario)
+            words = self._beside_best(self.research, self.research_ties)
+            yield "research", f"{words}; {NO_RUNTIME_TODAY}{' for any model' * lost}"
+        yield from result_lines(best, self.account)
+        if self.roomy is not None:
+            held = f"{self.roomy.peak_memory_bytes / GIB:.1f} GiB"
+            yield "with room", f"{self.named(self.roomy)}: {self._took_words(self.roomy)}, {held}"
+        elif best.nearly_full:
+            fitting = fitting_changes(best, next(iter(runs), None))
+            yield "with room", f"none of the points simulated surely fits; {fitting}"
+        if copies > 1:
+            more, speed = sample_words(best)[1], copies * best.samples_per_s
+            yield "copies", f"{copies} side by side, each on {more} of its own, draw {speed:,.4g} {more}/s"
         if self.fastest is not None:
             yield "fastest", self._fastest_words(self.fastest)
         yield "runner-up", self._runner_up_words()
         yield from (("", words) for words in self._ties_words())
         for number, change in enumerate(self.changes):
-            words = change.words(self.best.strategy, self.objective)
+            words = change.words(best.strategy, self.sweep.objective)
             yield "" if number else "if", f"{change.name}: {words}"
-        yield from origin_lines(self.best)
-        yield from (("note", words) for words in (self.fair, self.note) if words)
+        yield from origin_lines(best)
+        yield from (("note", words) for words in (_one_copy_words(self.sweep), self.note) if words)
 
     def named(self, result: Result) -> str:
         """Return a point by its strategy and parameters, with its GPUs where it, best or runner-up leave some."""
         used = {of.num_gpus for of in (result, self.best, self.runner_up) if of is not None}
-        where = "" if self.copies == 1 and used == {self.gpus} else f"on {counted(result.num_gpus, 'GPU')}"
-        return ", ".join(filter(None, (result.strategy, how(result, self.tried), where)))
+        alone = used == {self.sweep.scenario.workload.num_gpus}
+        where = [] if alone else [f"on {counted(result.num_gpus, 'GPU')}"]
+        return ", ".join([self._words(result), *where])
+
+    def _words(self, result: Result) -> str:
+        return ", ".join(filter(None, (result.strategy, how(result, self.tried))))
 
     def _ties_words(self) -> Iterator[str]:
         """Yield the ties that are not named already, with what they recompute: those close, then much slower ones."""
         named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
+        leaders = {name: of for name, of in self.leaders.items() if name not in named}
         also = "also " * self.runner_up_ties
         for wide, words in (
             (False, f"{also}too close to call"),
             (True, f"over {SLACK - 1:.0%} slower, but within the error"),
         ):
             others = [
-                f"{name} ({of} checkpointing)" if (of := self.relieved.get(name)) else name
-                for name in self.ties
-                if name not in named and (name in self.wide) == wide
+                f"{name} ({of.checkpointing} checkpointing)" if of.checkpointing else name
+                for name, of in leaders.items()
+                if self._is_wide(of) == wide
             ]
             yield from [f"{words}: {', '.join(others)}"] * bool(others)
 
+    def _is_wide(self, tie: Point) -> bool:
+        """Whether a tie is slower than a choice may be, so that it ties by the width of its error."""
+        return tie.costs[0] > SLACK * self.choice.point.costs[0]
+
     def _took_words(self, result: Result) -> str:
         """Return the value of a result by the ranking criterion."""
-        if self.objective == "memory":
+        if self.sweep.objective == "memory":
             return f"{result.peak_memory_bytes / GIB:.1f} GiB"
-        cost = f", {result.gpu_s_per_sample:,.2f} GPU-seconds each" if self.objective == "cost" else ""
-        return f"{duration(result)}{cost}"
+        by_cost = self.sweep.objective == "cost"
+        return f"{duration(result)}{f', {result.gpu_s_per_sample:,.2f} GPU-seconds each' * by_cost}"
 
-    def _than_best(self, other: Result, tie: bool) -> str:
-        """Return in words how a result compares with the best by the ranking criterion."""
-        one, two = self.best, other
-        if self.objective == "memory":
-            words = compared(two.peak_memory_bytes / one.peak_memory_bytes, "memory")
-        elif self.objective == "cost":
-            words = compared(two.gpu_s_per_sample / one.gpu_s_per_sample, "cost")
-        else:
-            words = compared(one.expected.duration_s / two.expected.duration_s)
-        close = "within the error" if other.strategy in self.wide else "too close to call"
-        return f"{words}, {close}" if tie else words
+    def _beside_best(self, other: Result, tie: bool) -> str:
+        """Return a result with its value by the ranking criterion, and how that compares with the best."""
+        ratios = {
+            "memory": other.peak_memory_bytes / self.best.peak_memory_bytes,
+            "cost": other.gpu_s_per_sample / self.best.gpu_s_per_sample,
+            "speed": self.best.expected.duration_s / other.expected.duration_s,
+        }
+        by = self.sweep.objective if self.sweep.objective in ratios else "speed"
+        words = f"{self.named(other)}: {self._took_words(other)}, {compared(ratios[by], by)}"
+        if not tie:
+            return words
+        wide = self._is_wide(self.leaders[other.strategy])
+        return f"{words}, {'within the error' if wide else 'too close to call'}"
 
     def _fastest_words(self, fastest: Result) -> str:
         """Return the speed-up of the fastest point over the one of least memory."""
@@ -192,9 +213,8 @@ class Verdict(Panelled):
         if self.runner_up is None:
             more = " and runs today" * bool(self.runs_in) + " on 1 GPU" * (self.best.num_gpus == 1)
             return f"none: no other strategy of this sweep fits{more}"
-        took = f"{self.named(self.runner_up)}: {self._took_words(self.runner_up)}"
         why = f" ({self.difference})" if self.difference else ""
-        return f"{took}, {self._than_best(self.runner_up, self.runner_up_ties)}{why}"
+        return f"{self._beside_best(self.runner_up, self.runner_up_ties)}{why}"
 
     @property
     def panel(self) -> Panel:
@@ -207,16 +227,17 @@ class Verdict(Panelled):
     def to_json(self) -> dict[str, Any]:
         """Return the verdict under public keys; seconds, bytes and shares."""
         account, trust, (groups, approximation) = self.account, self.trust, image_groups(self.best)
+        copies = self.sweep.copies(self.choice.point)
         values = {
             "title": self.title,
-            "objective": self.objective,
+            "objective": self.sweep.objective,
             "best": _short(self.best),
-            "copies": self.copies if self.copies > 1 else None,
+            "copies": copies if copies > 1 else None,
             "memory_bytes": self.best.device_memory_bytes,
             "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
             "slowed_share": account.slowed,
             "reasons": list(account.reasons),
-            "chosen": self.chosen and {"of": len(self.chosen.close), "by": list(self.chosen.by)},
+            "chosen": {"of": of, "by": list(self.choice.by)} if (of := len(self.choice.close)) > 1 else None,
             "research": self.research
             and {**_short(self.research), "tie": self.research_ties, "again": command_of(self.research)},
             "runner_up": self.runner_up
@@ -224,16 +245,16 @@ class Verdict(Panelled):
             "ties": dict(self.ties),
             "image_groups": groups if groups > 1 else None,
             "approximation": approximation,
-            "same_as": list(self.same_as),
+            "same_as": self.same_as,
             "changes": [change.to_json() for change in self.changes],
             "trust": trust and asdict(trust),
-            "note": self.fair,
+            "note": _one_copy_words(self.sweep),
             "fastest": self.fastest and _short(self.fastest),
             "nearly_full": self.best.nearly_full,
             "roomy": self.roomy and _short(self.roomy),
             "again": self.again,
             "launch": self.launch,
-            "runs_in": list(self.runs_in),
+            "runs_in": self.runs_in,
         }
         return {key: value for key, value in values.items() if value or key not in OPTIONAL}
 
@@ -279,48 +300,37 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     ranked = [point for point in sweep.simulated() if point.recommended]
     if (choice := sweep.choice()) is None:
         return NoVerdict(sweep)
-    best, first, values, ties = choice.point, ranked[0], tried(sweep.points), sweep.ties()
-    assert best.result is not None
+    best, first, ties = choice.point, ranked[0], sweep.ties()
+    result = sweep.result_of(best)
     by_memory = sweep.objective == "memory"
-    sure = [of for of in ranked if best.result.nearly_full and of.result and not of.result.nearly_full]
+    sure = [of for of in ranked if result.nearly_full and of.result and not of.result.nearly_full]
     roomy = choose([of for of in sure if not is_wide(of, best)] or sure, sweep.scenario, sweep.objective)
-    same = [point.result for point in ranked if point is not best and point.result and point.same(best)]
     there = [point for point in ranked if starts(point, sweep.scenario)] or ranked
     research = first if first is not there[0] and not first.same(there[0]) else None
     others = [*there, *(point for point in ranked if research is None or point.name != research.name)]
     other = next((point for point in others if point.name != best.name and not point.same(best)), None)
-    leaders = {point.name: point for point in reversed(ties)}
     account_asked = account_of_best, (sweep, best, None if by_memory else other)
     fastest_asked = [(fastest_of, (sweep,))] if by_memory else []
     calls = changes_asked(sweep, best)  # the last takes longest: one link after the other
     answers = parallel_calls(sweep.workers, *calls[-1:], *calls[:-1], account_asked, *fastest_asked)
     *changes, (account, difference) = answers[: len(calls) + 1]
     always = sweep.runtime and always_recomputed(sweep.runtime)
-    result, fastest = sweep.result_of(best), answers[-1] if by_memory else None
     return Verdict(
+        sweep=sweep,
         title=sweep.title,
-        objective=sweep.objective,
-        gpus=sweep.scenario.workload.num_gpus,
+        choice=choice,
         best=result,
         account=account,
         runner_up=None if other is None else other.result,
-        runner_up_ties=other is not None and any(other is point for point in ties),
+        runner_up_ties=any(other is point for point in ties),
         difference=difference,
-        ties=Counter(point.name for point in ties),
-        wide=frozenset(name for name, of in leaders.items() if of.costs[0] > SLACK * best.costs[0]),
-        relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=(*changes[1:], *changes[:1]),
-        tried=values,
-        fair=_one_copy_words(sweep),
-        runs_in=tuple(sorted(runtimes_of(result), key=lambda name: name != sweep.runtime)),
-        chosen=choice if len(choice.close) > 1 else None,
+        tried=tried(sweep.points),
+        fastest=answers[-1] if by_memory else None,
         research=None if research is None else sweep.result_of(research),
         research_ties=any(research is point for point in ties),
-        copies=sweep.copies(best),
-        same_as=tuple(", ".join(filter(None, (one.strategy, how(one, values)))) for one in same),
-        fastest=fastest,
-        note="; ".join(filter(None, (note, f"{sweep.runtime} always recomputes" if always else ""))),
         roomy=None if roomy is None else sweep.result_of(roomy.point),
+        note="; ".join(filter(None, (note, f"{sweep.runtime} always recomputes" if always else ""))),
     )
 
 
