@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -70,51 +70,35 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
     if not simulated:
         return []
     best, headline = front(simulated) if pareto else simulated[:most], sweep.best_point()
-    chosen = list(_chosen(simulated, [*best, *filter(None, [headline])], sweep.twins()))
-    good = sum(point.recommended for _, point in chosen)
+    on_front, ties = (set(map(id, of)) for of in (best if pareto else [], sweep.ties()))
+    marked: list[tuple[str, list[Point]]] = []
+    for rank, points in _shown(simulated, {*map(id, best), id(headline)}):
+        first = points[0]
+        mark = HEADLINE if headline and first.same(headline) else TIE * (id(first) in ties)
+        marked.append((f"{rank}{FRONT * (id(first) in on_front)}{mark}", points))
     title = f"{len(best)} best by {sweep.objective}, and the best of each strategy"
     if pareto:
         title = "* no point beats it in both speed and memory; and the best of each strategy"
-    if good < len(chosen):
-        names = ", ".join(dict.fromkeys(point.name for _, point in chosen[good:]))
+    good = sum(first.recommended for _, (first, *_) in marked)
+    if names := ", ".join(dict.fromkeys(first.name for _, (first, *_) in marked[good:])):
         title += f"; below the line not recommended: seams show ({names})"
-    on_front, ties = set(map(id, best)) if pareto else (), set(map(id, sweep.ties()))
-    marked = [
-        (
-            f"{rank}{FRONT * (id(of) in on_front)}"
-            f"{HEADLINE if headline and of.same(headline) else TIE * (id(of) in ties)}",
-            of,
-        )
-        for rank, of in chosen
-    ]
     columns, rows = _columns_and_rows(sweep, marked)
-    table = Table(title, columns, rows, good if 0 < good < len(chosen) else None)
+    table = Table(title, columns, rows, good if good and names else None)
     return [table, *legend(table)]
 
 
-def _chosen(
-    simulated: Sequence[Point], best: Sequence[Point], twins: Mapping[int, Point]
-) -> Iterator[tuple[int, Point]]:
-    """Yield the best points with their ranks, and the best of each strategy that is not among them.
-
-    A point with the result of another that is shown is left out: the other's row names its strategy, too.
-    """
-    strategies, chosen, shown = set[str](), {id(point) for point in best}, set[int]()
+def _shown(simulated: Iterable[Point], best: Collection[int]) -> Iterator[tuple[int, list[Point]]]:
+    """Yield the best points, and the best of each strategy, with their ranks; those of one result together."""
+    alike: dict[Any, tuple[int, list[Point]]] = {}
     for rank, point in enumerate(simulated, 1):
-        if id(twins.get(id(point))) in shown:
-            strategies.add(point.name)
-        elif id(point) in chosen or point.name not in strategies:
-            strategies.add(point.name)
-            shown.add(id(point))
-            yield rank, point
-
-
-def _names(sweep: Sweep) -> Callable[[Point], str]:
-    """Return what gives the strategy of a point, with those of the same result."""
-    twins, names = sweep.twins(), dict[int, list[str]]()
-    for point in sweep.ranked():
-        names.setdefault(id(twins.get(id(point), point)), []).append(point.name)
-    return lambda of: " = ".join(dict.fromkeys([of.name, *names[id(twins.get(id(of), of))]]))
+        _, *result = point.identity or ("",)
+        alike.setdefault(tuple(result), (rank, []))[1].append(point)
+    strategies = set[str]()
+    for rank, points in alike.values():
+        names = {point.name for point in points}
+        if not names <= strategies or any(id(point) in best for point in points):
+            strategies |= names
+            yield rank, points
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:
@@ -124,10 +108,10 @@ def front(simulated: Sequence[Point]) -> list[Point]:
 
 
 def _columns_and_rows(
-    sweep: Sweep, marked: Sequence[tuple[str, Point]]
+    sweep: Sweep, marked: Sequence[tuple[str, list[Point]]]
 ) -> tuple[list[Column], list[tuple[str, ...]]]:
     """Return columns and rows of marked points; where the terminal is narrow, the first and last are kept longest."""
-    points = [(mark, point, point.result) for mark, point in marked if point.result is not None]
+    points = [(mark, alike, of.result) for mark, alike in marked if (of := alike[0]).result is not None]
     values, sampled, over = tried(sweep.points), sweep.scenario.task == "sample", _baseline(sweep)
     letters, several = {} if sampled else LETTERS, len({result.num_gpus for *_, result in points}) > 1
     leave = list(letters)
@@ -149,11 +133,10 @@ def _columns_and_rows(
         MEMORY,
         Column("runs in", 1),
     ]
-    names = _names(sweep)
     rows = [
         (
             mark,
-            names(point),
+            " = ".join(dict.fromkeys(of.name for of in alike)),
             str(result.num_gpus) if several else "",
             *(str(result.parameters.get(key) or "-") for key in letters),
             how(result, values, leave),
@@ -162,9 +145,9 @@ def _columns_and_rows(
             f"{result.gpu_s_per_sample:,.2f}" if sampled else throughput(result.samples_per_s),
             f"{result.bubble_ratio:.1%}",
             memory_cell(result),
-            _first_words(starters(point, sweep.scenario)),
+            _first_words(starters(alike[0], sweep.scenario)),
         )
-        for mark, point, result in points
+        for mark, alike, result in points
     ]
     return columns, rows
 
@@ -297,84 +280,76 @@ def scaling_blocks(scaling: Scaling, note: str) -> list[Block]:
 def table_of(scaling: Scaling) -> Table:
     """Return the best on each number of GPUs as a table, with the knee marked."""
     steps, knee = scaling.steps, scaling.knee if scaling.bends else None
-    several, varied = any(step.copies > 1 for step in steps), _varied(scaling)
-    columns = [
-        Column("GPUs"),
-        *VARIED,
-        Column("copies", 1),
-        *time_columns(scaling.chosen.scenario.task),
-        Column(f"{samples_of(scaling)}\nper s"),
-        Column(f"GPU-s per\n{samples_of(scaling)[:-1]}", 4),
-        Column("efficiency"),
-        Column("gain", 3),
-        MEMORY,
-    ]
+    several = any(step.copies > 1 for step in steps)
+    before = {
+        Column("GPUs"): [f"{step.gpus}{' sweet spot' * (step == knee)}" for step in steps],
+        Column("copies", 1): [str(step.copies) if several else "" for step in steps],
+    }
+    after = {
+        Column("efficiency"): [f"{step.efficiency:.0%}" for step in steps],
+        Column("gain", 3): ["-", *(f"{step.gain:.0%}" for step in steps[1:])],
+    }
+    title = f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share"
+    return _steps_table(title, before, steps, after, scaling)
+
+
+Columns = Mapping[Column, Sequence[str]]
+"""Columns of a table with their cells."""
+
+
+def _steps_table(
+    title: str, before: Columns, steps: Sequence[Step], after: Columns, sweeps: Iterable[Sweep]
+) -> Table:
+    """Return a table of the best on several numbers of GPUs, or clusters, with columns before and after their speed."""
+    values = tried(point for sweep in sweeps for point in sweep.points)
+    result = steps[0].result
+    speed, cost = f"{sample_words(result)[1]}\nper s", f"GPU-s per\n{sample_words(result)[0]}"
+    of_speed = [Column(speed), Column(cost, 4)]
+    columns = [*before, *VARIED, *time_columns(result.task), *of_speed, *after, MEMORY, Column("runs in", 3)]
     rows = [
         (
-            f"{step.gpus}{' sweet spot' if step == knee else ''}",
-            *varied(step.result),
-            str(step.copies) if several else "",
+            *(cells[number] for cells in before.values()),
+            step.result.strategy,
+            how(step.result, values),
             *time_cells(step.result),
             f"{step.samples_per_s:,.4g}",
             f"{step.result.gpu_s_per_sample:.3g}",
-            f"{step.efficiency:.0%}",
-            f"{step.gain:.0%}" if step is not steps[0] else "-",
+            *(cells[number] for cells in after.values()),
             memory_cell(step.result),
+            _first_words(runtimes_of(step.result)),
         )
-        for step in steps
+        for number, step in enumerate(steps)
     ]
-    title = f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share"
     return Table(title, columns, rows)
-
-
-def _varied(sweeps: Iterable[Sweep]) -> Callable[[Result], tuple[str, str]]:
-    """Return what gives the strategy of a result, and the parameters that sweeps varied."""
-    values = tried(point for sweep in sweeps for point in sweep.points)
-    return lambda result: (result.strategy, how(result, values))
 
 
 def cluster_blocks(clusters: Clusters) -> list[Block]:
     """Return the best on each cluster as a table, why there is none on others, and what starts each."""
-    ranked, first, varied = clusters.ranked(), clusters.leading.chosen, _varied(clusters)
+    knees, first = [knee for knee, _ in clusters.ranked()], clusters.leading.chosen
     nowhere = [
         f"not on {one.chosen.scenario.cluster_name}: {one.chosen.nearest_words()}"
         for one in clusters.scalings
         if one.knee is None
     ]
-    if not ranked:
+    if not knees:
         return [*nowhere]
-    least = min(filter(None, (clusters.dollars_per_1000(knee) for knee, _ in ranked)), default=None)
-    where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
-    cost = Column(f"GPU-s per\n{samples_of(clusters.leading)[:-1]}", 4)
-    columns = [
-        Column("cluster", words=True),
-        Column("GPUs"),
-        *VARIED,
-        *time_columns(first.scenario.task),
-        Column(f"{samples_of(clusters.leading)}\nper s"),
-        cost if least is None else Column("$ per\n1,000"),
-        MEMORY,
-        Column("runs in", 3),
-    ]
-    rows, starts = list[tuple[str, ...]](), list[Command]()
-    for place, (knee, _) in enumerate(ranked):
-        result, dollars = knee.result, clusters.dollars_per_1000(knee)
+    dollars = [clusters.dollars_per_1000(knee) for knee in knees]
+    least = min(filter(None, dollars), default=None)
+    names = list[str]()
+    for place, (knee, price) in enumerate(zip(knees, dollars, strict=True)):
         mark = TIE * clusters.ties(knee) if place else f" {clusters.order}"
-        mark += " cheapest" * (dollars == least is not None and "cheapest" not in mark)
-        price = "-" if dollars is None else rounded(dollars, 3)
-        runtimes = runtimes_of(result)
-        row = (
-            f"{result.cluster}{mark}",
-            str(knee.copies * result.num_gpus),
-            *varied(result),
-            *time_cells(result),
-            f"{knee.samples_per_s:,.4g}",
-            f"{result.gpu_s_per_sample:.3g}" if least is None else price,
-            memory_cell(result),
-            ", ".join(runtimes) or "-",
-        )
-        rows.append(row)
-        command = command_of(result, *(("launch", runtimes[0]) if runtimes else ()))
-        starts.append(Command(f"on {result.cluster}", command))
-    table = Table(f"{first.title.replace(where, 'each cluster')}, {clusters.order} first", columns, rows)
+        mark += " cheapest" * (price == least is not None and "cheapest" not in mark)
+        names.append(f"{knee.result.cluster}{mark}")
+    before = {
+        Column("cluster", words=True): names,
+        Column("GPUs"): [str(knee.copies * knee.result.num_gpus) for knee in knees],
+    }
+    after = {Column("$ per\n1,000"): ["-" if of is None else rounded(of, 3) for of in dollars]}
+    where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
+    title = f"{first.title.replace(where, 'each cluster')}, {clusters.order} first"
+    table = _steps_table(title, before, knees, after, clusters)
+    starts = [
+        Command(f"on {knee.result.cluster}", command_of(knee.result, "launch", *runtimes_of(knee.result)[:1]))
+        for knee in knees
+    ]
     return [table, *legend(table), *nowhere, *starts]

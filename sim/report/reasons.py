@@ -130,7 +130,9 @@ class Accounting:
             return 0.0
         ops = (op for row in self.trace.plan.ops for op in row)
         steps = [op for op in ops if isinstance(op.action, StageAction) and op.action.kind == OPTIMIZER]
-        return fsum(op.duration_s for op in steps) / self.trace.plan.num_devices / self.main.measures.duration_s
+        return (
+            fsum(op.duration_s for op in steps) / self.trace.plan.num_devices / self.main.measures.duration_s
+        )
 
     def reasons(self) -> Iterator[str]:
         """Yield what delays compute: the host, the wire, collectives beside it, and idle stages."""
