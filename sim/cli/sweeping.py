@@ -151,7 +151,7 @@ def _draw(options: argparse.Namespace, clusters: Clusters, remark: str) -> None:
     if options.trace or options.gantt:
         write_files(options, chosen.result_of(next(iter(chosen))))
     if options.report is not None:
-        write_sweep_report(answer.sweeps, options.report, options.line, remark, clusters)
+        write_sweep_report(clusters, options.report, options.line, remark)
         note(f"wrote {options.report}")
 
 

@@ -14,8 +14,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
 from profiles.units import GIB
 from sim.explore.legality import runtimes_of
-from sim.explore.scaling import Clusters, Scaling
-from sim.explore.sweep import Sweep
+from sim.explore.scaling import Clusters
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Panel, html
@@ -63,17 +62,15 @@ def check_plotly(output: str = "a report") -> None:
         raise InputError(f"{output} needs plotly: pip install 'diffusim[report]'")
 
 
-def write_sweep_report(
-    sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "", clusters: Clusters | None = None
-) -> None:
-    """Write the report of a sweep, or of sweeps over several numbers of GPUs, ascending: it answers at the knee.
+def write_sweep_report(clusters: Clusters, path: Path, asked: str = "", note: str = "") -> None:
+    """Write the report of sweeps, which answers at the knee of the best cluster and shows the points of each.
 
-    ``asked`` is the command line that gives the report again, ``note`` a further remark. Of several ``clusters``, the
-    sweeps are those of the fastest, and the page shows the points of each.
+    ``asked`` is the command line that gives the report again, ``note`` a further remark.
     """
+    sweeps = clusters.leading.sweeps
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
         raise InfeasibleError(f"{path} is not written, nothing to draw: {sweeps[-1].none_fits().message}")
-    write_page(path, lambda: sweep_page(sweeps, asked, note, clusters))
+    write_page(path, lambda: sweep_page(clusters, asked, note))
 
 
 def run_page(result: Result, asked: str) -> str:
@@ -94,13 +91,13 @@ def _trace_part(result: Result) -> Part:
     return Part("Where time goes, and memory", trace_figure(result.trace), note)
 
 
-def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str, clusters: Clusters | None = None) -> str:
-    """Return the page of a sweep, or of several."""
+def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
+    """Return the page of sweeps."""
     from sim.report.plots import charts, interactive
     from sim.report.plots.space import plot_scaling
 
-    scaling = Scaling(tuple(sweeps))
-    chosen, verdict = scaling.chosen, verdict_at_knee(scaling, note)
+    scaling = clusters.leading
+    sweeps, chosen, verdict = scaling.sweeps, scaling.chosen, verdict_at_knee(scaling, note)
     best, source = chosen.best_point(), list[Block]([provenance(chosen.scenario)])
     headline = Headline("No answer", "", ["no point that is recommended fits"])
     if verdict:
@@ -108,17 +105,16 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str, note: str, clusters: Cluster
         held = [("held fixed", held_fixed(chosen.points, verdict.best))]
         source += [Panel("", held), Command("the best again, without the sweep", verdict.again)]
     source += [Command("this page", asked)] if asked else []
-    speeds, every = interactive.sweep_figure(sweeps, best), interactive.parallel_figure(sweeps)
-    parts = [
-        Part("Speed and memory", speeds, HOVER),
-        Part("All points", every, "drag along an axis to keep what passes there"),
+    others = [of.chosen for of in clusters.scalings if of is not scaling]
+    parts = [Part("Clusters", html(*cluster_blocks(clusters)))] if others else []
+    parts += [
+        Part("Speed and memory", interactive.sweep_figure(sweeps, best), HOVER),
+        Part(
+            "All points", interactive.parallel_figure(sweeps), "drag along an axis to keep what passes there"
+        ),
         Part("Best points", html(*table_blocks(chosen, MOST_ROWS))),
+        *(Part(f"Best points on {of.scenario.cluster_name}", html(*table_blocks(of))) for of in others),
     ]
-    if clusters is not None and len(clusters.scalings) > 1:
-        parts.insert(0, Part("Clusters", html(*cluster_blocks(clusters))))
-        others = (one.chosen for one in clusters.scalings if one.chosen is not chosen)
-        named = ((f"Best points on {of.scenario.cluster_name}", of) for of in others)
-        parts += [Part(head, html(*table_blocks(of))) for head, of in named]
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
         parts.append(Part("More GPUs", picture + html(table_of(scaling))))

@@ -246,7 +246,7 @@ def _fastest_words(scaling: Scaling, fastest: Step) -> str:
     """Return the most samples per second, and their efficiency, in words."""
     values = tried(point for sweep in scaling.sweeps for point in sweep.points)
     named = ", ".join(filter(None, (fastest.result.strategy, how(fastest.result, values))))
-    speed = f"{fastest.samples_per_s:,.4g} {samples_of(scaling)}/s"
+    speed = f"{fastest.samples_per_s:,.4g} {sample_words(fastest.result)[1]}/s"
     share = f"{fastest.efficiency:.0%} efficient"
     copies = f", {fastest.copies} copies" if fastest.copies > 1 else ""
     return f"{counted(fastest.gpus, 'GPU')}, {speed}, {share}: {named}{copies}"
@@ -262,11 +262,6 @@ def _knee_words(scaling: Scaling, knee: Step) -> str:
         return f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays ({share} efficient)"
     more = f"the next {beyond.gpus - knee.gpus} add {beyond.gain:.0%} of ideal, below the {PAYS:.0%} that pay"
     return f"{counted(knee.gpus, 'GPU')} ({share} efficient); {more}"
-
-
-def samples_of(scaling: Scaling) -> str:
-    """Return the plural of the samples that speeds count."""
-    return sample_words(scaling.sweeps[0].scenario)[1]
 
 
 def scaling_blocks(scaling: Scaling, note: str) -> list[Block]:

@@ -171,7 +171,7 @@ class Sweep(_Swept, sweep.Sweep):  # noqa: D101  its base says what it is
 
     def write_report(self, path: str | Path) -> None:
         """Write an HTML page with the verdict, pictures and all points, which needs no network."""
-        write_sweep_report([self], Path(path))
+        write_sweep_report(scaling.Clusters((scaling.Scaling((self,)),), {}), Path(path))
 
 
 def with_views(swept: Sweep) -> Sweep:
@@ -217,7 +217,7 @@ class Scaling(_Swept, scaling.Scaling):
 
     def write_report(self, path: str | Path) -> None:
         """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network."""
-        write_sweep_report(self.sweeps, Path(path))
+        write_sweep_report(scaling.Clusters((self,), {}), Path(path))
 
 
 class Balance(balance.Balance):
