@@ -21,7 +21,7 @@ for (const plot of document.querySelectorAll(".plotly-graph-div")) {
     Plotly.relayout(plot, { height: plot.layout.height + 160 });
   }
   plot.on?.("plotly_hover", ({ points: [point] }) => {
-    const band = point.data.meta === "points" && point.customdata;
+    const band = point.customdata;
     if (!band) return;
     const line = { color: point.fullData.marker.color, width: 3 };
     const whisker = { type: "line", x0: point.x, x1: point.x, y0: band[0], y1: band[1], line };

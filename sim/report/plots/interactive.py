@@ -5,20 +5,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
+from plotly import express as px
 from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
-from profiles.units import GIB, MILLISECOND, FloatArray
+from profiles.units import GIB, MILLISECOND
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
 from sim.report.frames import rows
 from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.space import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
+from sim.report.plots.space import BEST_COLOUR, NEAR, plot_sweep_info
 from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
-from sim.report.words import LETTERS, PER_SECOND, Tried, band, duration, how, tried
+from sim.report.words import LETTERS, PER_SECOND, band, duration, how, tried
 from strategies.plans.actions import FrozenAction, PatchAction, StageAction
 from strategies.plans.traces import Trace
 
@@ -29,12 +30,10 @@ MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 CROWD: Final = 400
 """Points of a sweep up to which their markers are large."""
-MOST_TICKS: Final = 10
+TICKS: Final = 10
 """Of a logarithmic axis among parallel ones."""
 SPREAD: Final = 4
 """Times whose longest is more than so many times their shortest are on a logarithmic axis."""
-POINTS: Final = "points"
-"""Mark of the points whose bands are drawn while the mouse is on them."""
 Box = tuple[int, float, float, str]
 """Device, start, end and words of a bar."""
 
@@ -119,22 +118,21 @@ def _words(bar: Bar) -> str:
 
 
 def _memory_areas(trace: Trace) -> list[Any]:
-    """Return the memory of the fullest device over time, by kind, stacked."""
+    """Return the memory of the fullest device over time, by kind, stacked: what is steady lies below."""
     fullest = int(np.argmax([curve.peak_bytes for curve in memory_curves(trace)]))
     times_s, by_role = memory_kinds(trace, fullest)
-    kinds: dict[str, FloatArray] = {}
-    for role, sizes in by_role.items():
-        name = LOOKS["roles"].get(re.sub(r" (\d+|to .*|gradient .*)$", "", role), role.replace("_", "-"))
-        kinds[name] = kinds.get(name, np.zeros(len(times_s))) + sizes
-    steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
-    return [
-        go.Scatter(
-            name=kind, mode="lines", stackgroup="memory", line={"shape": "hv", "width": 0.5},
-            x=times_s / MILLISECOND, y=kinds[kind] / GIB,
-            hovertemplate=f"GPU {fullest}, {kind}: %{{y:.2f}} GiB<extra></extra>",
-        )
-        for kind in steady
-    ]  # fmt: skip
+    frame = pd.DataFrame(by_role, index=times_s / MILLISECOND) / GIB
+    frame = frame.T.groupby(_kind_of, sort=False).sum().T
+    figure = px.area(frame[frame.std().sort_values(kind="stable").index], line_shape="hv")
+    words = f"GPU {fullest}, %{{fullData.name}}: %{{y:.2f}} GiB<extra></extra>"
+    figure.update_traces(line_width=0.5, hovertemplate=words)
+    return list(figure.data)
+
+
+def _kind_of(role: str) -> str:
+    """Return the words for a role of tensors, without the number of its stage."""
+    role = re.sub(r" (\d+|to .*|gradient .*)$", "", role)
+    return str(LOOKS["roles"].get(role, role.replace("_", "-")))
 
 
 def points_of(sweeps: Sequence[Sweep]) -> dict[object, tuple[Point, dict[str, Any]]]:
@@ -144,96 +142,95 @@ def points_of(sweeps: Sequence[Sweep]) -> dict[object, tuple[Point, dict[str, An
 
 
 def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
-    """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
+    """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it.
+
+    The more GPUs, the larger a point; pale where seams show.
+    """
     points, of_points = map(list, zip(*points_of(sweeps).values(), strict=True))
-    info, values = plot_sweep_info(of_points), tried(points)
+    info, words = plot_sweep_info(of_points), _point_words(points)
+    least = 11 if len(points) <= CROWD else 7
     figure = go.Figure(layout=_layout(height=560, hovermode="closest"))
     for name in info.strategies:
-        numbers = [number for number, point in enumerate(points) if point.name == name]
-        texts = [_point_words(points[number], values) for number in numbers]
-        figure.add_scatter(**_markers(name, numbers, info), text=texts, hoverinfo="text")
-    x, y = info.places(info.front)
+        own = [(of, text) for of, text in zip(info.points, words, strict=True) if of.strategy == name]
+        alike, texts = map(list, zip(*own, strict=True))
+        seams = not all(point.recommended for point in alike)
+        colour, marker = strategy_look(name)
+        look = {
+            "color": colour, "symbol": LOOKS["symbols"][marker], "line": {"color": INK, "width": 0.6},
+            "size": [least + 2.5 * np.log2(point.num_gpus or 1) for point in alike],
+        }  # fmt: skip
+        figure.add_scatter(
+            **info.places(alike), name=label_of(name, seams=seams), mode="markers", marker=look,
+            opacity=FADED if seams else 1.0, text=texts, hoverinfo="text",
+            customdata=[point.band for point in alike],
+        )  # fmt: skip
     figure.add_scatter(
-        name="Pareto front", x=x, y=y, mode="lines",
+        **info.places(info.front), name="Pareto front", mode="lines",
         line={"color": FRONT, "shape": "hv"}, hoverinfo="skip",
     )  # fmt: skip
     if best in points:
-        x, y = info.places([info.points[points.index(best)]])
         ring = {"size": 24, "symbol": "circle-open", "color": BEST_COLOUR, "line": {"width": 3}}
-        figure.add_scatter(name=RECOMMENDED, x=x, y=y, mode="markers", marker=ring, hoverinfo="skip")
+        place = info.places([info.points[points.index(best)]])
+        figure.add_scatter(**place, name=RECOMMENDED, mode="markers", marker=ring, hoverinfo="skip")
     limit = sweeps[0].scenario.cluster.device.memory_bytes
     if limit is not None and max(of.peak_memory_bytes for of in info.points) > NEAR * limit:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
     figure.update_xaxes(title="peak memory of a GPU in GiB")
-    figure.update_yaxes(title=info.label)
-    if info.by_latency:
-        figure.update_yaxes(type="log", tickformat="~g")
+    figure.update_yaxes(title=info.label, **({"type": "log", "tickformat": "~g"} if info.by_latency else {}))
     return figure
-
-
-def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, Any]:
-    """The points of a strategy with their bands, the larger the more GPUs, pale where seams show."""
-    points = [info.points[number] for number in numbers]
-    seams = not all(point.recommended for point in points)
-    colour, marker = strategy_look(name)
-    least = 11 if len(info.points) <= CROWD else 7
-    x, y = info.places(points)
-    return {
-        "name": label_of(name, seams=seams), "mode": "markers", "opacity": FADED if seams else 1.0,
-        "x": x, "y": y,
-        "marker": {
-            "color": colour, "symbol": LOOKS["symbols"][marker], "line": {"color": INK, "width": 0.6},
-            "size": [least + 2.5 * np.log2(point.num_gpus or 1) for point in points],
-        },
-        "customdata": [point.band for point in points], "meta": POINTS,
-    }  # fmt: skip
 
 
 def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     """Return all points over parallel axes, coloured by strategy: degrees, time, memory and idle time."""
     results = [of.result for of, _ in points_of(sweeps).values() if of.result is not None]
-    names = list(dict.fromkeys(result.strategy for result in results))
-    places = [names.index(result.strategy) for result in results]
     task = TASKS[sweeps[0].scenario.task]
-    times = [result.expected.duration_s * PER_SECOND[task.unit] for result in results]
-    axes = [{"label": "strategy", "values": places, "tickvals": [*range(len(names))], "ticktext": names}]
-    axes += [_axis(*of, power=True) for of in _degrees(results)]
-    axes += [
-        _axis(f"{task.timed} in {task.unit}", times, power=max(times) > SPREAD * min(times)),
-        _axis("memory in GiB", [result.peak_memory_bytes / GIB for result in results]),
-        _axis("bubble in %", [100 * result.bubble_ratio for result in results]),
+    took = f"{task.timed} in {task.unit}"
+    counts = dict.fromkeys(
+        key for of in results for key in of.parameters if key.endswith("_degree") or key in LETTERS
+    )
+    frame = pd.DataFrame(
+        {
+            "strategy": of.strategy,
+            "GPUs": of.num_gpus,
+            **{key: of.parameters.get(key) or 1 for key in counts},
+            took: of.expected.duration_s * PER_SECOND[task.unit],
+            "memory in GiB": of.peak_memory_bytes / GIB,
+            "bubble in %": 100 * of.bubble_ratio,
+        }
+        for of in results
+    )
+    places, names = frame.strategy.factorize()
+    axes = [
+        _axis(frame[name], power=name == took)
+        for name in frame
+        if name == "strategy" or frame[name].nunique() > 1
     ]
     share = 1 / len(names)
     scale = [(at * share, strategy_look(name)[0]) for i, name in enumerate(names) for at in (i, i + 1)]
-    line = {"color": [at + 0.5 for at in places], "colorscale": scale, "cmin": 0, "cmax": len(names)}
+    line = {"color": places + 0.5, "colorscale": scale, "cmin": 0, "cmax": len(names)}
     look = {"labelangle": -25, "labelside": "bottom", "rangefont": {"color": "rgba(0, 0, 0, 0)"}}
     lines = go.Parcoords(dimensions=axes, line=line, **look)
     return go.Figure(lines, _layout(height=520, margin={"l": 90, "r": 30, "t": 30, "b": 70}))
 
 
-def _degrees(results: Sequence[Result]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the names and values of counts that differ among results; a strategy without a degree has 1."""
-    columns = {"GPUs": [result.num_gpus for result in results]}
-    for key in dict.fromkeys(key for result in results for key in result.parameters):
-        if key.endswith("_degree") or key in LETTERS:
-            name = key.removesuffix("_degree").removesuffix("_size").replace("_", "-")
-            columns[name] = [result.parameters.get(key) or 1 for result in results]
-    yield from ((name, of) for name, of in columns.items() if len(set(of)) > 1)
+def _axis(values: pd.Series, *, power: bool) -> dict[str, Any]:
+    """Return one of parallel axes: with a tick for each count or name; logarithmic for powers over a wide span."""
+    name = str(values.name).removesuffix("_degree").removesuffix("_size").replace("_", "-")
+    axis = {"label": name, "values": values}
+    if values.dtype.kind != "f":
+        places, every = values.factorize(sort=values.dtype.kind == "i")
+        return axis | {"values": places, "tickvals": [*range(len(every))], "ticktext": [*map(str, every)]}
+    if power and SPREAD * values.min() < values.max():
+        ticks = np.geomspace(values.min(), values.max(), TICKS)
+        words = [f"{of:.3g}" for of in ticks]
+        return axis | {"values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": words}
+    return axis
 
 
-def _axis(name: str, values: Sequence[float], *, power: bool = False) -> dict[str, Any]:
-    """Return one of parallel axes; a logarithmic one has few ticks."""
-    if not power:
-        return {"label": name, "values": values}
-    every = sorted(set(values))
-    ticks = every if len(every) <= MOST_TICKS else np.geomspace(every[0], every[-1], MOST_TICKS)
-    words = [f"{of:.3g}" for of in ticks]
-    return {"label": name, "values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": words}
-
-
-def _point_words(point: Point, values: Tried) -> str:
-    result = point.result
-    assert result is not None
-    took = f"{duration(result)}{f' ({words})' if (words := band(result)) else ''}"
-    memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
-    return "<br>".join(filter(None, (result.strategy, how(result, values), took, memory)))
+def _point_words(points: Sequence[Point]) -> Iterator[str]:
+    """Yield the words of each point."""
+    values = tried(points)
+    for result in (of.result for of in points if of.result is not None):
+        took = f"{duration(result)}{f' ({between})' if (between := band(result)) else ''}"
+        memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
+        yield "<br>".join(filter(None, (result.strategy, how(result, values), took, memory)))

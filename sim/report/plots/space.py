@@ -88,10 +88,10 @@ class SweepInfo(NamedTuple):
         """The strategies, in the order of the points."""
         return list(dict.fromkeys(point.strategy for point in self.points))
 
-    def places(self, points: Sequence[SweepPoint]) -> tuple[list[float], list[float]]:
+    def places(self, points: Sequence[SweepPoint]) -> dict[str, list[float]]:
         """Return the GiB, and the latencies or throughputs, at which points are drawn."""
         heights = [(of.latency_s or 0.0) if self.by_latency else of.samples_per_s for of in points]
-        return [of.peak_memory_bytes / GIB for of in points], heights
+        return {"x": [of.peak_memory_bytes / GIB for of in points], "y": heights}
 
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
@@ -137,20 +137,20 @@ def plot_sweep(
     for name in info.strategies:
         _scatter(axes, info, name)
     if (best := info.best) is not None:
-        across, up = info.places([best])
+        (x,), (y,) = info.places([best]).values()
         axes.plot(
-            across, up, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR,
+            x, y, "o", markersize=13, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=BEST_COLOUR,
             zorder=3, label=RECOMMENDED,
         )  # fmt: skip
         number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
         axes.annotate(
-            f"{best.strategy}, {number}", (across[0], up[0]), textcoords="offset points", ha="center", fontsize=9,
+            f"{best.strategy}, {number}", (x, y), textcoords="offset points", ha="center", fontsize=9,
             zorder=4, xytext=(0, -19 if info.by_latency else 12), color=charts.ink(),
             bbox={"facecolor": axes.get_facecolor(), "alpha": 0.8, "linewidth": 0, "pad": 1},
         )  # fmt: skip
     if info.front:
         look: dict[str, Any] = {"where": "post", "color": charts.FRONT, "linewidth": 1.6, "zorder": 1}
-        axes.step(*info.places(info.front), label="Pareto front", **look)
+        axes.step(*info.places(info.front).values(), label="Pareto front", **look)
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
         x, label = memory_bytes / GIB, "memory of a GPU"
         axes.axvline(x, label=label, color=charts.LIMIT, linestyle="--", linewidth=1.2, zorder=0)
@@ -174,7 +174,7 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
         alike = [point for point in points if point.fits_memory == fits]
         if alike:
             axes.scatter(
-                *info.places(alike),
+                *info.places(alike).values(),
                 s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
                 marker=marker, facecolor=colour if fits else "none", edgecolor=charts.ink() if fits else colour,
                 linewidth=0.5 if fits else 1.2, alpha=FADED if seams else None, zorder=2, label=label,
