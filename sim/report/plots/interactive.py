@@ -147,7 +147,7 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     The more GPUs, the larger a point; pale where seams show.
     """
     points, of_points = map(list, zip(*points_of(sweeps).values(), strict=True))
-    info, words = plot_sweep_info(of_points), _point_words(points)
+    info, words = plot_sweep_info(of_points), list(_point_words(points))
     least = 11 if len(points) <= CROWD else 7
     figure = go.Figure(layout=_layout(height=560, hovermode="closest"))
     for name in info.strategies:

@@ -173,8 +173,9 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
     for fits in (True, False):
         alike = [point for point in points if point.fits_memory == fits]
         if alike:
+            x, y = info.places(alike).values()
             axes.scatter(
-                *info.places(alike).values(),
+                x, y,
                 s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
                 marker=marker, facecolor=colour if fits else "none", edgecolor=charts.ink() if fits else colour,
                 linewidth=0.5 if fits else 1.2, alpha=FADED if seams else None, zorder=2, label=label,
