@@ -1,4 +1,4 @@
-"""Plots: each is a pair, ``plot_x_info`` (plain values) and ``plot_x``, which draws them."""
+"""Plots of traces, of the design space and of fleets."""
 
 from sim.report.plots.charts import save_figure as save_figure
 from sim.report.plots.serving import *

@@ -1,6 +1,8 @@
 """Serving: attainment and percentiles against the rate, latency against cost, GPUs and the queue over time."""
 
 from itertools import accumulate
+from math import isfinite
+from operator import itemgetter
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -10,10 +12,9 @@ from matplotlib.ticker import PercentFormatter
 from profiles.errors import InputError
 from sim.report.plots import charts
 from sim.serving.answers import Serving
-from sim.serving.fleet import Ran
 from sim.serving.serve import Outcome, log_of, waiting_over_time
 
-__all__ = [f"plot_{name}{info}" for name in ("costs", "fleet", "queue", "rates") for info in ("", "_info")]
+__all__ = ["plot_costs", "plot_fleet", "plot_queue", "plot_rates"]
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
 """Of plans and requests, in turn."""
@@ -32,25 +33,13 @@ def _look(number: int) -> dict[str, str]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": charts.MARKERS[number % len(charts.MARKERS)]}
 
 
-def plot_rates_info(serving: Serving) -> list[list[Outcome]]:
-    """Return what ``plot_rates`` draws: for each plan its outcome at each rate."""
-    if not serving.curves:
-        raise InputError("a curve needs a span of rates: rate='0.5-4'")
-    return serving.curves
-
-
-def plot_costs_info(serving: Serving) -> list[Outcome]:
-    """Return the outcomes that ``plot_costs`` draws: those that complete requests."""
-    every = [of for curve in serving.curves for of in curve] or serving.outcomes
-    return [of for of in every if charts.is_finite(of.cost) and charts.is_finite(of.percentile_s(99))]
-
-
 def plot_rates(serving: Serving) -> Figure:
     """Attainment of each plan against the rate, and below it p50 and p99."""
-    curves = plot_rates_info(serving)
+    if not serving.curves:
+        raise InputError("a curve needs a span of rates: rate='0.5-4'")
     figure = charts.new_figure(WIDTH, 5.5)
     above, below = figure.subplots(2, sharex=True)
-    for number, curve in enumerate(curves):
+    for number, curve in enumerate(serving.curves):
         look: Any = {**_look(number), "markersize": 4}
         rates = [of.rate_per_s for of in curve]
         if curve[0].attainment is not None:
@@ -72,15 +61,17 @@ def plot_rates(serving: Serving) -> Figure:
 
 def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     """99th percentile of the latency against the cost of each plan; a line joins those that no other beats in both."""
-    points = sorted((of.cost, of.percentile_s(99), _plan(of)) for of in plot_costs_info(serving))
+    every = [of for curve in serving.curves for of in curve] or serving.outcomes
+    points = [(of.cost, of.percentile_s(99), _plan(of)) for of in every]
+    points = [(cost, p99_s, name) for cost, p99_s, name in points if isfinite(cost) and isfinite(p99_s)]
     figure, axes = charts.chart(WIDTH, 5.0, ax)
-    for number, name in enumerate(dict.fromkeys(map(_plan, plot_costs_info(serving)))):
+    for number, name in enumerate(dict.fromkeys(name for *_, name in points)):
         spots = [spot for *spot, of in points if of == name]
         look: Any = {"linestyle": "", **_look(number), **charts.EDGE}
         label = name if number < len(charts.MARKERS) else None  # a legend of all would hide the picture
         axes.plot(*zip(*spots, strict=True), label=label, **look)
-    least = accumulate((p99_s for _, p99_s, _ in points), min)
-    axes.step([cost for cost, *_ in points], [*least], where="post", color=charts.FRONT, zorder=1)
+    costs, latencies_s, _ = zip(*sorted(points), strict=True)
+    axes.step(costs, [*accumulate(latencies_s, min)], where="post", color=charts.FRONT, zorder=1)
     priced = serving.outcomes and serving.best.dollars_per_1000 is not None
     axes.set(xlabel="dollars of 1,000 requests" if priced else "GPU-seconds of a request", ylabel="p99 in s")
     charts.scale_logarithmically(axes, "y")
@@ -90,38 +81,28 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     return figure
 
 
-def plot_fleet_info(serving: Serving) -> list[Ran]:
-    """Return the values that ``plot_fleet`` draws: what ran around the time of the longest queue."""
-    log = log_of(serving.best)
-    middle_s = max(waiting_over_time(log), key=lambda item: item[1])[0]
-    start_s = max(0.0, middle_s - serving.best.mean_s * WINDOW / 2)
-    end_s = start_s + serving.best.mean_s * WINDOW
-    return [ran for ran in log.ran if ran.end_s > start_s and ran.start_s < end_s]
-
-
 def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
     """GPUs over time by request, around the time of the longest queue; requests of a batch share a bar."""
-    every = plot_fleet_info(serving)
-    figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * serving.best.plan.gpus)), ax)
-    for ran in every:
+    log, best = log_of(serving.best), serving.best
+    longest_s, _ = max(waiting_over_time(log), key=itemgetter(1))
+    start_s = max(0.0, longest_s - best.mean_s * WINDOW / 2)
+    end_s = start_s + best.mean_s * WINDOW
+    figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * best.plan.gpus)), ax)
+    for ran in (of for of in log.ran if of.end_s > start_s and of.start_s < end_s):
         colour = COLOURS[ran.jobs[0] % len(COLOURS)]
         lasts_s = ran.end_s - ran.start_s
         axes.barh([*ran.gpus], lasts_s, left=ran.start_s, height=0.9, color=colour, edgecolor="white")
     axes.invert_yaxis()
     axes.set(xlabel="seconds", ylabel="GPU")
-    charts.set_title(axes, _plan(serving.best), "a colour for each request")
+    charts.set_title(axes, _plan(best), "a colour for each request")
     return figure
-
-
-def plot_queue_info(serving: Serving) -> list[tuple[float, int]]:
-    """Return the values that ``plot_queue`` draws: seconds, and the requests that wait from then on."""
-    return waiting_over_time(log_of(serving.best))
 
 
 def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
     """Requests that wait over time."""
     figure, axes = charts.chart(WIDTH, 2.8, ax)
-    axes.step(*zip(*plot_queue_info(serving), strict=True), where="post", color=COLOURS[0], linewidth=1)
+    waiting = waiting_over_time(log_of(serving.best))
+    axes.step(*zip(*waiting, strict=True), where="post", color=COLOURS[0], linewidth=1)
     axes.set(xlabel="seconds", ylabel="requests that wait")
     charts.add_grid(axes)
     charts.set_title(axes, _plan(serving.best))

@@ -19,7 +19,6 @@ from sim.report.plots.charts import FADED, RECOMMENDED, Drawable, label_of, plot
 
 __all__ = [
     "plot_scaling",
-    "plot_scaling_info",
     "plot_sweep",
     "plot_sweep_info",
     "plot_winners",
@@ -310,43 +309,29 @@ def _label(key: str) -> str:
     return {"num_gpus": "GPUs", "resolution": "resolution in pixels"}.get(key, key.replace("_", " "))
 
 
-class ScalingInfo(NamedTuple):
-    """Samples per second and GPU of each strategy along one axis; None where it has no feasible point.
+def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None = None) -> Figure:
+    """Return the throughput per GPU of the best point of each strategy along one axis, values evenly spaced.
 
     Strategies stand as their lines end, the fastest first.
     """
-
-    across: list[Any]
-    speeds: dict[str, list[float | None]]
-
-
-def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
-    """Return the values that ``plot_scaling`` draws: of several results at one place, the fastest."""
     rows = plot_rows(rows, "strategy", "num_gpus", "samples_per_s", across=across)
     best: dict[str, dict[Any, float]] = {}
-    simulated = [row for row in rows if row["status"] == "simulated"]
-    for row in simulated:
-        speeds = best.setdefault(row["strategy"], {})
-        speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])
+    for row in rows:
+        if row["status"] == "simulated":
+            speeds = best.setdefault(row["strategy"], {})
+            speeds[row[across]] = max(speeds.get(row[across], 0.0), row["samples_per_s"] / row["num_gpus"])
     if not best:
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)
-    last = {name: next(speeds[x] for x in reversed(values) if x in speeds) for name, speeds in best.items()}
-    names = sorted(best, key=lambda name: (-last[name], name))
-    return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in names})
-
-
-def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None = None) -> Figure:
-    """Return the throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
-    info = plot_scaling_info(rows, across)
+    lines = {
+        name: [(x, of[value]) for x, value in enumerate(values) if value in of] for name, of in best.items()
+    }
     figure, axes = charts.chart(8.4, 4.4, ax)
-    for name, speeds in info.speeds.items():
+    for name, line in sorted(lines.items(), key=lambda item: (-item[1][-1][1], item[0])):
         colour, marker = strategy_look(name)
-        known = [(x, speed) for x, speed in enumerate(speeds) if speed is not None]
-        places, values = zip(*known, strict=True)
         look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6, "linewidth": 1.2}
-        axes.plot(places, values, label=name, **look, **charts.EDGE)
-    axes.set_xticks(range(len(info.across)), list(map(charts.tick, info.across)))
+        axes.plot(*zip(*line, strict=True), label=name, **look, **charts.EDGE)
+    axes.set_xticks(range(len(values)), list(map(charts.tick, values)))
     axes.set(xlabel=_label(across), ylabel="samples per second and GPU")
     axes.set_ylim(bottom=0.0)
     charts.add_grid(axes)

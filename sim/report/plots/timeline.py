@@ -17,21 +17,14 @@ from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay import timelines
 from sim.replay.metrics import bubble_ratio
-from sim.replay.timelines import COLLECTIVE, FROZEN, Bar, CollectiveBar, MemoryCurve
+from sim.replay.timelines import COLLECTIVE, FROZEN, Bar
 from sim.report.plots import charts
 from sim.report.plots.charts import LOOKS, plot_trace
 from sim.report.words import milliseconds
 from strategies.plans.actions import PatchAction, StageAction
-from strategies.plans.traces import Span, Trace
+from strategies.plans.traces import Trace
 
-__all__ = [
-    "plot_memory",
-    "plot_memory_info",
-    "plot_timeline",
-    "plot_timeline_info",
-    "plot_timelines",
-    "plot_timelines_info",
-]
+__all__ = ["plot_memory", "plot_timeline", "plot_timelines"]
 
 COLOURS: Final = LOOKS["work"]
 COLLECTIVE_COLOUR: Final = "#D55E00"
@@ -78,59 +71,13 @@ def bar_kinds(bars: Iterable[Bar]) -> list[Kind]:
     return [Kind(name, of, kinds[name], name in named) for name, of in colours.items() if name in kinds]
 
 
-class TimelineInfo(NamedTuple):
-    """One iteration as a Gantt chart; times in seconds.
-
-    ``bars`` are what each device computes, ``collectives`` what runs beside; with ``cross_iteration`` frozen work
-    belongs to the next iteration. A device stands for ``copies`` GPUs that work alike.
-    """
-
-    bars: list[Bar]
-    idle: list[list[Span]]
-    collectives: list[CollectiveBar]
-    end_s: float
-    bubble_ratio: float
-    cross_iteration: bool
-    copies: int = 1
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Duration, of a sampler with its denoising steps, bubble ratio and GPUs of a row in words."""
-        steps = len({bar.action.step for bar in self.bars if isinstance(bar.action, PatchAction)})
-        took = f"{counted(steps, 'step')} of " * (steps > 0) + milliseconds(self.end_s)
-        row = f"each row stands for {self.copies} GPUs" * (self.copies > 1)
-        return took, f"bubble ratio {100 * self.bubble_ratio:.1f} %", row
-
-
-def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
-    """Return the values that ``plot_timeline`` draws."""
-    trace = plot_trace(trace)
-    return TimelineInfo(
-        bars=timelines.compute_bars(trace),
-        idle=timelines.idle_spans(trace),
-        collectives=timelines.collective_bars(trace),
-        end_s=trace.end_s,
-        bubble_ratio=bubble_ratio(trace),
-        cross_iteration=trace.plan.cross_iteration,
-        copies=trace.plan.placement.copies,
-    )
-
-
 def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """Return the Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
-    info = plot_timeline_info(trace)
-    devices = len(info.idle)
+    trace = plot_trace(trace)
+    devices = trace.plan.num_devices
     figure, axes = charts.chart(12.0, 1.35 + max(0.16, min(0.62, 18 / devices)) * devices, ax)
-    charts.add_legend(axes, "below", _draw_timeline(axes, info, info.end_s, devices))
-    charts.set_title(axes, title, *info.words)
+    charts.add_legend(axes, "below", _draw_timeline(axes, title, trace, trace.end_s, devices))
     return figure
-
-
-def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, TimelineInfo]:
-    """Return the values that ``plot_timelines`` draws, by name."""
-    if not isinstance(traces, Mapping) or not traces:
-        raise InputError(f"traces is {shown(traces)}, must be a dict of results, or of their traces, by name")
-    return {name: plot_timeline_info(trace) for name, trace in traces.items()}
 
 
 def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", columns: int = 2) -> Figure:
@@ -138,26 +85,33 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
 
     ``columns`` charts stand in a row.
     """
-    infos = plot_timelines_info(traces)
-    lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
-    end_s = max(info.end_s for info in infos.values())
+    if not isinstance(traces, Mapping) or not traces:
+        raise InputError(f"traces is {shown(traces)}, must be a dict of results, or of their traces, by name")
+    named = {name: plot_trace(trace) for name, trace in traces.items()}
+    lines, devices = ceil(len(named) / columns), max(trace.plan.num_devices for trace in named.values())
+    end_s = max(trace.end_s for trace in named.values())
     figure = charts.new_figure(14.0, 0.9 + lines * (0.75 + max(0.1, min(0.3, 4 / devices)) * devices))
     entries: dict[str, Patch] = {}
-    for number, (name, info) in enumerate(infos.items(), start=1):
+    for number, (name, trace) in enumerate(named.items(), start=1):
         _, axes = charts.chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
-        entries |= {str(entry.get_label()): entry for entry in _draw_timeline(axes, info, end_s, devices)}
-        axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
-        charts.set_title(axes, name, *info.words)
+        drawn = _draw_timeline(axes, name, trace, end_s, devices)
+        entries |= {str(entry.get_label()): entry for entry in drawn}
+        axes.set_xlabel("time in ms" if number > len(named) - columns else "")
     charts.add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == "idle"))
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=charts.ink())
     return figure
 
 
-def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -> list[Patch]:
-    """Draw idle spans, ops and collectives on a chart of so much time and so many rows; return its legend."""
-    foot, entries = 0.2 if info.collectives else 0.42, list[Patch]()
-    frozen = "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"
-    idle = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
+def _draw_timeline(axes: Axes, title: str, trace: Trace, end_s: float, devices: int) -> list[Patch]:
+    """Draw idle spans, ops and collectives on a chart of so much time and so many rows; return its legend.
+
+    The title ends in the duration, of a sampler with its denoising steps, the bubble ratio and the GPUs of a row.
+    """
+    every, lanes = timelines.compute_bars(trace), timelines.collective_bars(trace)
+    foot, entries = 0.2 if lanes else 0.42, list[Patch]()
+    frozen = "frozen layers of the next iteration" if trace.plan.cross_iteration else "frozen layers"
+    spans = enumerate(timelines.idle_spans(trace))
+    idle = [(*span, row - 0.42, row + foot) for row, of_row in spans for span in of_row]
     hatched: dict[str, Any] = {
         "facecolor": charts.IDLE_FACE,
         "edgecolor": charts.IDLE_HATCH,
@@ -167,8 +121,8 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
     _add_boxes(axes, idle, **hatched)
     width, height = charts.inches(axes)
     per_s, row_height = width / max(end_s, 1e-12), height / devices
-    shaded = max((bar.chunk for bar in info.bars), default=0) < SHADES
-    for kind in bar_kinds(info.bars):
+    shaded = max((bar.chunk for bar in every), default=0) < SHADES
+    for kind in bar_kinds(every):
         for chunk in sorted({bar.chunk for bar in kind.bars}) if shaded else [None]:
             bars = [bar for bar in kind.bars if chunk in (None, bar.chunk)]
             # lighter for later stages, but never as light as idle time
@@ -181,16 +135,20 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
             _number_bars(axes, bars, face, (foot - 0.42) / 2, (per_s, row_height))
         if kind.named:
             entries.append(Patch(facecolor=kind.colour, label=frozen if kind.name == FROZEN else kind.name))
-    lanes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
-    _add_boxes(axes, lanes, facecolor=COLLECTIVE_COLOUR, edgecolor=COLLECTIVE_COLOUR, linewidth=0.5)
+    below = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in lanes]
+    _add_boxes(axes, below, facecolor=COLLECTIVE_COLOUR, edgecolor=COLLECTIVE_COLOUR, linewidth=0.5)
     entries += [Patch(facecolor=COLLECTIVE_COLOUR, label=COLLECTIVE)] if lanes else []
     entries += [Patch(label="idle", **hatched)] if idle else []
-    rows = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
+    rows = range(0, trace.plan.num_devices, max(1, ceil(0.16 / row_height)))
     axes.set(xlim=(0.0, max(end_s, 1e-12) / MILLISECOND), ylim=(devices - 0.45, -0.55), xlabel="time in ms")
     axes.set_yticks([row + (foot - 0.42) / 2 for row in rows], [f"GPU {row}" for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(charts.PLAIN)
+    steps, copies = {getattr(bar.action, "step", None) for bar in every} - {None}, trace.plan.placement.copies
+    took = f"{counted(len(steps), 'step')} of " * bool(steps) + milliseconds(trace.end_s)
+    ratio = f"bubble ratio {100 * bubble_ratio(trace):.1f} %"
+    charts.set_title(axes, title, took, ratio, f"each row stands for {copies} GPUs" * (copies > 1))
     return entries
 
 
@@ -224,39 +182,26 @@ def _number_bars(
             )  # fmt: skip
 
 
-class MemoryInfo(NamedTuple):
-    """Memory of every device over one iteration, and what a device has; None: unlimited."""
-
-    curves: list[MemoryCurve]
-    capacity_bytes: float | None
-
-
-def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
-    """Return the values that ``plot_memory`` draws."""
-    trace = plot_trace(trace)
-    return MemoryInfo(timelines.memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
-
-
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """Return the memory of each device over one iteration, as steps."""
     trace = plot_trace(trace)
-    info = plot_memory_info(trace)
+    curves, there = timelines.memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes
     figure, axes = charts.chart(10.0, 4.6, ax)
-    every = ceil(len(info.curves) / 16)
+    every = ceil(len(curves) / 16)
     colours = mpl.colormaps["viridis"]
-    for number, curve in enumerate(info.curves):
+    for number, curve in enumerate(curves):
         axes.step(
             [time / MILLISECOND for time in curve.times_s], [size / GIB for size in curve.sizes_bytes],
-            where="post", linewidth=1.4, color=colours(0.3 + 0.6 * number / max(1, len(info.curves) - 1)),
+            where="post", linewidth=1.4, color=colours(0.3 + 0.6 * number / max(1, len(curves) - 1)),
             label=f"GPU {curve.device}" if number % every == 0 else None,
         )  # fmt: skip
-    if info.capacity_bytes is not None:
-        axes.axhline(info.capacity_bytes / GIB, color=charts.LIMIT, linestyle="--", label="capacity")
+    if there is not None:
+        axes.axhline(there / GIB, color=charts.LIMIT, linestyle="--", label="capacity")
     axes.set(xlim=(0.0, max(trace.end_s, 1e-12) / MILLISECOND), xlabel="time in ms", ylabel="memory in GiB")
     axes.set_ylim(bottom=0.0)
     axes.xaxis.set_major_formatter(charts.PLAIN)
     charts.add_grid(axes)
     charts.add_legend(axes, "right")
-    top = max(info.curves, key=lambda curve: curve.peak_bytes)
+    top = max(curves, key=lambda curve: curve.peak_bytes)
     charts.set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")
     return figure
