@@ -138,7 +138,6 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "layers": strategy.layers if piped else None,
         "warmup_steps": warmup if piped else None,
         "warmup_after_first": None if warmup is None else warmup - 1,  # these run one more than given
-        "offloaded": resident is not None,
         "whole_offloaded": resident is not None and not sharded,
         "sharded": sharded and resident is None,
         "sharded_or_away": sharded and not resident,

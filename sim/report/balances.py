@@ -17,13 +17,12 @@ def balance_blocks(balance: Balance) -> list[Block]:
     slowest = max(balance.results, key=lambda of: of.iteration_s)
     lines.append(("error", f"of the slowest shape's iteration: {band(slowest)} ms"))
     where = f"{result.cluster}, {counted(balance.ranks, 'rank')}, stack {result.stack}"
-    ways = sorted(balance.ways, key=lambda way: -way.samples_per_s)
     columns = [
         Column("way", words=True),
         *map(Column, ("iteration", "samples", "samples/s", "waiting")),
         Column("what it does", 1, words=True, widest=50),
     ]
-    rows = [
+    ways = [
         (
             of.name,
             milliseconds(of.iteration_s),
@@ -32,8 +31,9 @@ def balance_blocks(balance: Balance) -> list[Block]:
             f"{of.waiting:.0%}",
             of.does,
         )
-        for of in ways
+        for of in sorted(balance.ways, key=lambda way: -way.samples_per_s)
     ]
+    heads = [Column("shape", words=True), *map(Column, ("share", "batch", "iteration", "memory"))]
     alone = [
         (
             shape.words,
@@ -44,9 +44,8 @@ def balance_blocks(balance: Balance) -> list[Block]:
         )
         for shape, of in zip(balance.shapes, balance.results, strict=True)
     ]
-    heads = [Column("shape", words=True), *map(Column, ("share", "batch", "iteration", "memory"))]
     return [
         Panel(f"{result.model} by {result.strategy} on {where}", lines),
-        Table("ways of giving samples to ranks, means of iterations", columns, rows),
+        Table("ways of giving samples to ranks, means of iterations", columns, ways),
         Table("each shape alone, on all ranks", heads, alone),
     ]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from profiles.errors import InputError, flag_value
 from profiles.outputs import check_ending, whole_file
 from sim.explore.legality import NO_RUNTIME, starters
-from sim.explore.points import Point
 from sim.explore.scaling import Clusters, Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
@@ -27,14 +26,29 @@ def rows(answer: Sweep | Scaling | Clusters, *, best_of_each: bool = False) -> l
 
 def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
     """Yield the points of a sweep, the recommended one first; a key without a value is left out."""
-    inputs, twins, ranked = inputs_of(sweep.scenario), sweep.twins(), sweep.listed()
+    scenario, workload, twins, ranked = sweep.scenario, sweep.scenario.workload, sweep.twins(), sweep.listed()
+    inputs = inputs_of(scenario)
+    question = {
+        "task": scenario.task,
+        "model": scenario.model_name,
+        "cluster": scenario.cluster_name,
+        "stack": scenario.stack_name,
+    }
+    asked = {"batch_size": workload.batch_size, **scenario.asked, "options": scenario.options}
     best = {point.name: point for point in reversed(ranked)}
     ties = set(map(id, (sweep.best_point(), *sweep.ties())))
-    absent = TASKS[sweep.scenario.task].absent
+    absent = TASKS[scenario.task].absent
     for point in ranked:
         if best_of_each and best[point.name] is not point:
             continue
-        body = _unsimulated(sweep, point) if point.result is None else point.result.to_json()
+        unknown = {
+            **question,
+            "num_gpus": point.num_gpus or workload.num_gpus,
+            "strategy": point.name,
+            "parameters": point.parameters,
+            **asked,
+        }
+        body = unknown if point.result is None else point.result.to_json()
         twin = twins.get(id(point))
         more = {
             "bound_s": point.bound_s if point.status == "bounded" else None,
@@ -44,27 +58,10 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
             "relief": point.checkpointing,
             "seamless": point.recommended,
             "recommended": point.recommended,
-            "runs_in": list(starters(point, sweep.scenario)),
+            "runs_in": list(starters(point, scenario)),
         }
         known = {key: value for key, value in more.items() if value is not None and key not in absent}
         yield {"status": point.status} | body | {"inputs": dict(inputs)} | known
-
-
-def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
-    """Return the row of a point without a result: its parameters and its scenario."""
-    scenario, workload = sweep.scenario, sweep.scenario.workload
-    return {
-        "task": scenario.task,
-        "model": scenario.model_name,
-        "cluster": scenario.cluster_name,
-        "stack": scenario.stack_name,
-        "num_gpus": point.num_gpus or workload.num_gpus,
-        "strategy": point.name,
-        "parameters": point.parameters,
-        "batch_size": workload.batch_size,
-        **scenario.asked,
-        "options": scenario.options,
-    }
 
 
 def check_out(path: Path) -> None:

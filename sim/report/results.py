@@ -48,7 +48,12 @@ def panel_of(result: Result) -> Panel:
         lines.append(("with", words))
     start = "; start it by `sim launch` with the same flags" if result.fits_memory else ""
     lines += [*result_lines(result, account_of(result)), *_quantities(result), *origin_lines(result, start)]
-    return Panel(f"{result.title}, {_question(result)}", lines)
+    asked = f"batch {result.batch_size}"
+    if result.task == "sample":
+        guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
+        images = counted(result.batch_size, *sample_words(result))
+        asked = f"{images} of {result.resolution} pixels, {counted(result.steps, 'step')}, {guidance}"
+    return Panel(f"{result.title}, {asked}", lines)
 
 
 def result_lines(result: Result, account: Account) -> Iterator[Line]:
@@ -197,15 +202,6 @@ def time_words(account: Account) -> str:
     if account.slowed >= LEAST_SHARE:
         compute, slowed = compute - account.slowed, f", slowed by overlap {account.slowed:.1%}"
     return f"{parts} compute {compute:.1%}{slowed}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
-
-
-def _question(result: Result) -> str:
-    """Return the question of a result in words."""
-    if result.task == "train":
-        return f"batch {result.batch_size}"
-    guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
-    images = counted(result.batch_size, *sample_words(result))
-    return f"{images} of {result.resolution} pixels, {counted(result.steps, 'step')}, {guidance}"
 
 
 def _quantities(result: Result) -> Iterator[Line]:

@@ -316,16 +316,17 @@ def plan_blocks(serving: Serving) -> list[Block]:
     for of in serving.outcomes:
         key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
         groups.setdefault(key, []).append(of)
-    rows, ties = [*enumerate(groups.values(), 1)], set(map(id, serving.ties()))
-    lead = {name: n for n, (of, *_) in reversed(rows) for name in (of.plan.rule, of.plan.cluster)}
-    shown = [(n, group) for n, group in rows if n <= MOST_ROWS or n in lead.values()]
-    every = [
-        (f"{n}{' tie' * (id(group[0]) in ties)}", group[0], " = ".join(of.plan.rule_and_cap for of in group))
-        for n, group in shown
-    ]
+    ties, known, every = set(map(id, serving.ties())), set[str](), list[tuple[str, Outcome, str]]()
+    for number, alike in enumerate(groups.values(), 1):
+        first = alike[0]
+        names = {first.plan.rule, first.plan.cluster}
+        if number <= MOST_ROWS or not names <= known:
+            rules = " = ".join(of.plan.rule_and_cap for of in alike)
+            every.append((f"{number}{' tie' * (id(first) in ties)}", first, rules))
+        known |= names
     marks = {
         "tie: the draws of requests cannot tell it from 1": any("tie" in first for first, *_ in every),
-        "not shown: what is worse than the best of its policy and its cluster": len(shown) < len(rows),
+        "not shown: what is worse than the best of its policy and its cluster": len(every) < len(groups),
         "*: the queue grows; over a longer --duration these are more": not all(
             _is_steady(serving, of) for _, of, _ in every
         ),

@@ -140,9 +140,17 @@ class Verdict(Panelled):
         if copies > 1:
             more, speed = sample_words(best)[1], copies * best.samples_per_s
             yield "copies", f"{copies} side by side, each on {more} of its own, draw {speed:,.4g} {more}/s"
-        if self.fastest is not None:
-            yield "fastest", self._fastest_words(self.fastest)
-        yield "runner-up", self._runner_up_words()
+        if (fastest := self.fastest) is not None:
+            ratio = fastest.samples_per_s / best.samples_per_s
+            took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
+            words = f"{self.named(fastest)}: {ratio:.1f} x as fast, {took}"
+            yield "fastest", words if ratio > 1 else "the same: no other point is faster"
+        if self.runner_up is None:
+            more = " and runs today" * bool(runs) + " on 1 GPU" * (best.num_gpus == 1)
+            yield "runner-up", f"none: no other strategy of this sweep fits{more}"
+        else:
+            why = f" ({self.difference})" if self.difference else ""
+            yield "runner-up", f"{self._beside_best(self.runner_up, self.runner_up_ties)}{why}"
         yield from (("", words) for words in self._ties_words())
         for number, change in enumerate(self.changes):
             words = change.words(best.strategy, self.sweep.objective)
@@ -200,21 +208,6 @@ class Verdict(Panelled):
             return words
         wide = self._is_wide(self.leaders[other.strategy])
         return f"{words}, {'within the error' if wide else 'too close to call'}"
-
-    def _fastest_words(self, fastest: Result) -> str:
-        """Return the speed-up of the fastest point over the one of least memory."""
-        ratio = fastest.samples_per_s / self.best.samples_per_s
-        if ratio <= 1:
-            return "the same: no other point is faster"
-        took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
-        return f"{self.named(fastest)}: {ratio:.1f} x as fast, {took}"
-
-    def _runner_up_words(self) -> str:
-        if self.runner_up is None:
-            more = " and runs today" * bool(self.runs_in) + " on 1 GPU" * (self.best.num_gpus == 1)
-            return f"none: no other strategy of this sweep fits{more}"
-        why = f" ({self.difference})" if self.difference else ""
-        return f"{self._beside_best(self.runner_up, self.runner_up_ties)}{why}"
 
     @property
     def panel(self) -> Panel:
