@@ -17,13 +17,7 @@ from sim.outcomes.tasks import TASKS
 from sim.report.plots import charts
 from sim.report.plots.charts import FADED, RECOMMENDED, Drawable, label_of, plot_rows, strategy_look
 
-__all__ = [
-    "plot_scaling",
-    "plot_sweep",
-    "plot_sweep_info",
-    "plot_winners",
-    "plot_winners_info",
-]
+__all__ = ["plot_scaling", "plot_sweep", "plot_sweep_info", "plot_winners", "plot_winners_info"]
 
 PLAIN: Final = {"train": ("ddp", "fsdp"), "sample": ("ulysses", "single")}
 """Strategies that take the least trouble, by task."""
