@@ -12,15 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
-from profiles.units import GIB
 from sim.explore.legality import runtimes_of
 from sim.explore.scaling import Clusters
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Panel, html
 from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
-from sim.report.results import NO_RUNTIME_TODAY, command_of, measured_words, panel_of, per_words
-from sim.report.words import band, duration, held_fixed, unit_of
+from sim.report.results import command_of, measured_words, panel_of, per_words
+from sim.report.words import duration, held_fixed
 from strategies.strategy import AnyScenario
 
 HOVER: Final = "a point shows its 80 % range; a click on a strategy hides it, two show it alone"
@@ -38,22 +37,17 @@ class Part(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """What a page opens with: a number, what it is of, a line for each further fact, and commands to copy."""
+    """What a page opens with: a number, what it is of, and commands to copy."""
 
     number: str
     unit: str
-    words: Sequence[str]
     commands: Sequence[Block] = ()
 
 
-def headline_of(result: Result, named: str) -> Headline:
-    """Return the headline of a result: its time with its band, its strategy and parameters, its runtimes."""
-    between = f"80 % range: {words} {unit_of(result)}" if (words := band(result)) else ""
-    runtimes = runtimes_of(result)
-    where = f"runs in {', '.join(runtimes)}" if runtimes else NO_RUNTIME_TODAY
-    start = [Command("start it", command_of(result, "launch", runtimes[0]))] if runtimes else []
-    memory = f"{result.peak_memory_bytes / GIB:.1f} GiB on the fullest GPU"
-    return Headline(duration(result), per_words(result), [named, between, memory, where], start)
+def headline_of(result: Result) -> Headline:
+    """Return the headline of a result: its time, and the command that starts it where a runtime does."""
+    start = [Command("start it", command_of(result, "launch", name)) for name in runtimes_of(result)[:1]]
+    return Headline(duration(result), per_words(result), start)
 
 
 def check_plotly(output: str = "a report") -> None:
@@ -76,10 +70,9 @@ def write_sweep_report(clusters: Clusters, path: Path, asked: str = "", note: st
 def run_page(result: Result, asked: str) -> str:
     """Return the page of a run, whose traces must be there."""
     panel, again = panel_of(result), asked or command_of(result)
-    named = ", ".join(words for label, words in panel.lines if label in ("strategy", "with"))
     source = html(provenance(result.origin.scenario), Command("this page", again))
     parts = [_trace_part(result), Part(FROM, source)]
-    return page_text(panel.title, headline_of(result, named), panel, parts)
+    return page_text(panel.title, headline_of(result), panel, parts)
 
 
 def _trace_part(result: Result) -> Part:
@@ -99,9 +92,9 @@ def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
     scaling = clusters.leading
     sweeps, chosen, verdict = scaling.sweeps, scaling.chosen, verdict_at_knee(scaling, note)
     best, source = chosen.best_point(), list[Block]([provenance(chosen.scenario)])
-    headline = Headline("No answer", "", ["no point that is recommended fits"])
+    headline = Headline("No answer", "no point that is recommended fits")
     if verdict:
-        headline = headline_of(verdict.best, verdict.named(verdict.best))
+        headline = headline_of(verdict.best)
         held = [("held fixed", held_fixed(chosen.points, verdict.best))]
         source += [Panel("", held), Command("the best again, without the sweep", verdict.again)]
     source += [Command("this page", asked)] if asked else []
@@ -150,11 +143,10 @@ def page_text(title: str, headline: Headline, answer: Panel, parts: Sequence[Par
         name: folder.joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "page.js", "style.css")
     }
-    words = (f'<p class="headline">{escape(line)}</p>' for line in headline.words if line)
     return Template(texts["page.html"]).substitute(
         title=escape(title), style=texts["style.css"], plotly=plotly, script=texts["page.js"],
         number=f"{escape(headline.number)} <small>{escape(headline.unit)}</small>",
-        headline="".join(words) + html(*headline.commands), answer=html(answer._replace(title="")),
+        commands=html(*headline.commands), answer=html(answer._replace(title="")),
         sections="".join(_section(number, part) for number, part in enumerate(parts)),
     )  # fmt: skip
 

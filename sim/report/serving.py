@@ -396,10 +396,8 @@ def serving_page(serving: Serving, asked: str) -> str:
     number, unit = f"{figures(best.percentile_s(99))} s", "in which 99 of 100 requests are served"
     if serving.fewest_bound is not None:
         number, unit = counted(best.plan.gpus, "GPU"), f"are the {panel.lines[0][0]} that hold the SLO"
-    told = ("best", "SLO", "latency", "use")
-    words = [of if label == "best" else f"{label}: {of}" for label, of in panel.lines if label in told]
     blocks = serving_blocks(serving)[1:]
-    headline = Headline(number, unit, words, [block for block in blocks if isinstance(block, Command)])
+    headline = Headline(number, unit, [block for block in blocks if isinstance(block, Command)])
     parts = [Part("Plans", html(*(block for block in blocks if not isinstance(block, Command))))]
     parts += starmap(Part, pictures_of(serving))
     source: list[Block] = [Command("this page", asked)] if asked else []

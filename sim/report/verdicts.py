@@ -122,7 +122,7 @@ class Verdict(Panelled):
     def _lines(self) -> Iterator[Line]:
         """Yield the best with its time and memory, the runner-up, ties, changes, runtimes and trust."""
         best, runs, copies = self.best, self.runs_in, self.sweep.copies(self.choice.point)
-        yield "best", self.named(best)
+        yield "best", self._named(best)
         yield from (("", f"the same: {words}") for words in self.same_as)
         if len(self.choice.close) > 1:
             yield "chosen", f"{_chosen_words(self.choice)}{' that runs' * bool(runs)}"
@@ -133,7 +133,7 @@ class Verdict(Panelled):
         yield from result_lines(best, self.account)
         if self.roomy is not None:
             held = f"{self.roomy.peak_memory_bytes / GIB:.1f} GiB"
-            yield "with room", f"{self.named(self.roomy)}: {self._took_words(self.roomy)}, {held}"
+            yield "with room", f"{self._named(self.roomy)}: {self._took_words(self.roomy)}, {held}"
         elif best.nearly_full:
             fitting = fitting_changes(best, next(iter(runs), None))
             yield "with room", f"none of the points simulated surely fits; {fitting}"
@@ -143,7 +143,7 @@ class Verdict(Panelled):
         if (fastest := self.fastest) is not None:
             ratio = fastest.samples_per_s / best.samples_per_s
             took = f"{duration(fastest)} in {fastest.peak_memory_bytes / GIB:.1f} GiB"
-            words = f"{self.named(fastest)}: {ratio:.1f} x as fast, {took}"
+            words = f"{self._named(fastest)}: {ratio:.1f} x as fast, {took}"
             yield "fastest", words if ratio > 1 else "the same: no other point is faster"
         if self.runner_up is None:
             more = " and runs today" * bool(runs) + " on 1 GPU" * (best.num_gpus == 1)
@@ -158,7 +158,7 @@ class Verdict(Panelled):
         yield from origin_lines(best)
         yield from (("note", words) for words in (_one_copy_words(self.sweep), self.note) if words)
 
-    def named(self, result: Result) -> str:
+    def _named(self, result: Result) -> str:
         """Return a point by its strategy and parameters, with its GPUs where it, best or runner-up leave some."""
         used = {of.num_gpus for of in (result, self.best, self.runner_up) if of is not None}
         alone = used == {self.sweep.scenario.workload.num_gpus}
@@ -203,7 +203,7 @@ class Verdict(Panelled):
             "speed": self.best.expected.duration_s / other.expected.duration_s,
         }
         by = self.sweep.objective if self.sweep.objective in ratios else "speed"
-        words = f"{self.named(other)}: {self._took_words(other)}, {compared(ratios[by], by)}"
+        words = f"{self._named(other)}: {self._took_words(other)}, {compared(ratios[by], by)}"
         if not tie:
             return words
         wide = self._is_wide(self.leaders[other.strategy])
