@@ -90,11 +90,16 @@ def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pip
     figure.draw_without_rendering()
 
 
-def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
-    lines = plots.plot_memory(pipeline).axes[0].lines
-    drawn = [max(line.get_ydata()) * GIB for line in lines]
-    assert drawn == pytest.approx([*peak_memory_bytes(pipeline), GIB])
-    assert plots.plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
+def test_memory_is_what_the_fullest_device_holds_a_curve_per_device_and_the_capacity(pipeline):
+    figure, peaks = plots.plot_memory(pipeline), peak_memory_bytes(pipeline)
+    (axes,) = figure.axes
+    drawn = [max(line.get_ydata()) * GIB for line in axes.lines]
+    assert drawn == pytest.approx([*peaks, GIB])
+    assert max(area.get_datalim(axes.transData).y1 for area in axes.collections) * GIB == pytest.approx(
+        max(peaks)
+    )
+    assert {"weights", "saved activations", "each GPU", "capacity"} <= {*legend(figure)}
+    assert axes.get_xlim() == (0.0, pipeline.end_s * 1e3)
 
 
 def test_words_are_light_on_a_dark_style_and_a_legend_is_inside_axes_of_ones_own(pipeline):

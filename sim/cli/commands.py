@@ -133,7 +133,8 @@ def check_files(options: argparse.Namespace) -> None:
                 check_ending(flag, path, FIGURES)
             case "--report":
                 check_ending(flag, path, (".html",))
-                check_plotly(flag)
+                if options.subcommand == "sweep":
+                    check_plotly(flag)
             case "--out":
                 check_out(path)
 

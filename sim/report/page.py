@@ -76,12 +76,13 @@ def run_page(result: Result, asked: str) -> str:
 
 
 def _trace_part(result: Result) -> Part:
-    from sim.report.plots.interactive import trace_figure
+    from sim.report.plots import charts, timeline
 
+    drawn = timeline.plot_timeline(result.trace), timeline.plot_memory(result.trace)
     devices = result.trace.plan.num_devices
     what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
-    note = f"{what}; below, memory of the fullest"
-    return Part("Where time goes, and memory", trace_figure(result.trace), note)
+    note = f"{what}; to zoom in, `sim run --trace FILE.json` writes it for ui.perfetto.dev"
+    return Part("Where time goes, and memory", "".join(map(charts.as_html, drawn)), note)
 
 
 def sweep_page(clusters: Clusters, asked: str, note: str) -> str:

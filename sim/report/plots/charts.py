@@ -42,6 +42,8 @@ INK: Final = "#222222"
 GRID: Final = "#E6E6E6"
 FRONT: Final = "#9A9A9A"
 LIMIT: Final = "#D55E00"
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
+"""Of plans, requests and kinds of memory, in turn."""
 EDGE: Final[Mapping[str, Any]] = {"markeredgecolor": INK, "markeredgewidth": 0.5}
 """The edge of a marker, which a light one needs on paper."""
 DOTS_PER_INCH: Final = 150

@@ -1,61 +1,27 @@
-"""Plotly's figures, of the page of a report and of notebooks."""
+"""Plotly's figures of the points of a sweep, for the page of a report."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from plotly import express as px
 from plotly import graph_objects as go
-from plotly.subplots import make_subplots
 
-from profiles.units import GIB, MILLISECOND
+from profiles.units import GIB
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.tasks import TASKS
-from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
 from sim.report.frames import rows
 from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.space import BEST_COLOUR, NEAR, plot_sweep_info
-from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from sim.report.words import LETTERS, PER_SECOND, band, duration, how, tried
-from strategies.plans.actions import FrozenAction, PatchAction, StageAction
-from strategies.plans.traces import Trace
 
-ROW: Final = {"offset": -0.42, "width": 0.62}
-LANE: Final = {"offset": 0.22, "width": 0.18}
-"""Places of compute, and of collectives, around the number of a device."""
-MOST_BARS: Final = 6000
-"""Bars that are drawn one by one; of more, neighbours of a kind become one."""
 CROWD: Final = 400
 """Points of a sweep up to which their markers are large."""
 TICKS: Final = 10
 """Of a logarithmic axis among parallel ones."""
 SPREAD: Final = 4
 """Times whose longest is more than so many times their shortest are on a logarithmic axis."""
-Box = tuple[int, float, float, str]
-"""Device, start, end and words of a bar."""
-
-
-def trace_figure(trace: Trace) -> go.Figure:
-    """Return the timeline of all devices, and below it the memory of the fullest over the same time."""
-    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.05, row_heights=[0.6, 0.4])
-    figure.add_traces(_timeline_bars(trace), rows=1, cols=1)
-    figure.add_traces(_memory_areas(trace), rows=2, cols=1)
-    devices, end_ms = trace.plan.num_devices, trace.end_s / MILLISECOND
-    there = trace.plan.placement.cluster.device.memory_bytes
-    if there is not None:
-        figure.add_scatter(
-            x=[0.0, end_ms], y=[there / GIB] * 2, line={"color": LIMIT, "dash": "dash"}, name="memory of a GPU",
-            mode="lines", visible="legendonly", row=2, col=1,
-        )  # fmt: skip
-    figure.update_layout(**_layout(height=360 + min(34, 620 // devices) * devices, barmode="overlay"))
-    figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=-(-devices // 16), row=1, col=1)
-    figure.update_yaxes(title="memory in GiB", rangemode="tozero", automargin=True, row=2, col=1)
-    figure.update_xaxes(range=[0.0, end_ms])
-    figure.update_xaxes(title="time in ms", row=2, col=1)
-    return figure
 
 
 def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -65,74 +31,6 @@ def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
         "yaxis": {"automargin": True}, **more,
     }  # fmt: skip
-
-
-def _timeline_bars(trace: Trace) -> list[Any]:
-    """Return the bars of each kind of work; kinds that are not named have no entry in the legend."""
-    bars = compute_bars(trace)
-    gap_s = trace.end_s / MOST_BARS if len(bars) > MOST_BARS else -1.0
-    traces = []
-    for kind in bar_kinds(bars):
-        boxes = list[Box]()
-        for bar in kind.bars:
-            if gap_s > 0 and boxes and boxes[-1][0] == bar.device and bar.start_s - boxes[-1][2] < gap_s:
-                boxes[-1] = (bar.device, boxes[-1][1], bar.end_s, "")
-            else:
-                boxes.append((bar.device, bar.start_s, bar.end_s, _words(bar)))
-        traces.append(_bars(trace, kind.name, kind.colour, boxes, showlegend=kind.named, **ROW))
-    lanes = [
-        (one.device, one.start_s, one.end_s, one.operation.replace("_", "-"))
-        for one in collective_bars(trace)
-        if one.end_s > one.start_s
-    ]
-    return [*traces, _bars(trace, COLLECTIVE, COLLECTIVE_COLOUR, lanes, **LANE)] if lanes else traces
-
-
-def _bars(trace: Trace, name: str, colour: str, boxes: Sequence[Box], **more: Any) -> Any:  # noqa: ANN401
-    """Return bars of Plotly; those that are wide have a white edge."""
-    widths = [0.5 * (end - start > NARROW * trace.end_s) for _, start, end, _ in boxes]
-    texts = [
-        f"GPU {device}, {': '.join(filter(None, (name, words)))}<br>"
-        f"from {start / MILLISECOND:,.2f} ms, takes {(end - start) / MILLISECOND:,.3f} ms"
-        for device, start, end, words in boxes
-    ]
-    devices, starts, ends, _ = zip(*boxes, strict=True)
-    return go.Bar(
-        name=name, orientation="h", y=devices, base=[start / MILLISECOND for start in starts],
-        x=[(end - start) / MILLISECOND for start, end in zip(starts, ends, strict=True)],
-        marker={"color": colour, "line": {"color": "white", "width": widths}},
-        hovertext=texts, hoverinfo="text", **more,
-    )  # fmt: skip
-
-
-def _words(bar: Bar) -> str:
-    """Return the name of a bar in a few letters."""
-    action = bar.action
-    if isinstance(action, PatchAction):
-        return f"patch {action.patch}, step {action.step}"
-    if isinstance(action, StageAction) and action.micro_batch >= 0:
-        return f"stage {action.stage}, micro-batch {action.micro_batch}"
-    if isinstance(action, FrozenAction):
-        return f"layer {action.layer}, {action.samples:g} samples"
-    return str(action)
-
-
-def _memory_areas(trace: Trace) -> list[Any]:
-    """Return the memory of the fullest device over time, by kind, stacked: what is steady lies below."""
-    fullest = int(np.argmax([curve.peak_bytes for curve in memory_curves(trace)]))
-    times_s, by_role = memory_kinds(trace, fullest)
-    frame = pd.DataFrame(by_role, index=times_s / MILLISECOND) / GIB
-    frame = frame.T.groupby(_kind_of, sort=False).sum().T
-    figure = px.area(frame[frame.std().sort_values(kind="stable").index], line_shape="hv")
-    words = f"GPU {fullest}, %{{fullData.name}}: %{{y:.2f}} GiB<extra></extra>"
-    figure.update_traces(line_width=0.5, hovertemplate=words)
-    return list(figure.data)
-
-
-def _kind_of(role: str) -> str:
-    """Return the words for a role of tensors, without the number of its stage."""
-    role = re.sub(r" (\d+|to .*|gradient .*)$", "", role)
-    return str(LOOKS["roles"].get(role, role.replace("_", "-")))
 
 
 def points_of(sweeps: Sequence[Sweep]) -> dict[object, tuple[Point, dict[str, Any]]]:

@@ -16,8 +16,6 @@ from sim.serving.serve import Outcome, log_of, waiting_over_time
 
 __all__ = ["plot_costs", "plot_fleet", "plot_queue", "plot_rates"]
 
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
-"""Of plans and requests, in turn."""
 WIDTH: Final = 7.0
 """Inches of a picture, whose letters can be read on a phone, too."""
 WINDOW: Final = 12
@@ -30,7 +28,10 @@ def _plan(of: Outcome) -> str:
 
 
 def _look(number: int) -> dict[str, str]:
-    return {"color": COLOURS[number % len(COLOURS)], "marker": charts.MARKERS[number % len(charts.MARKERS)]}
+    return {
+        "color": charts.COLOURS[number % len(charts.COLOURS)],
+        "marker": charts.MARKERS[number % len(charts.MARKERS)],
+    }
 
 
 def plot_rates(serving: Serving) -> Figure:
@@ -89,7 +90,7 @@ def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
     end_s = start_s + best.mean_s * WINDOW
     figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * best.plan.gpus)), ax)
     for ran in (of for of in log.ran if of.end_s > start_s and of.start_s < end_s):
-        colour = COLOURS[ran.jobs[0] % len(COLOURS)]
+        colour = charts.COLOURS[ran.jobs[0] % len(charts.COLOURS)]
         lasts_s = ran.end_s - ran.start_s
         axes.barh([*ran.gpus], lasts_s, left=ran.start_s, height=0.9, color=colour, edgecolor="white")
     axes.invert_yaxis()
@@ -102,7 +103,7 @@ def plot_queue(serving: Serving, ax: Axes | None = None) -> Figure:
     """Requests that wait over time."""
     figure, axes = charts.chart(WIDTH, 2.8, ax)
     waiting = waiting_over_time(log_of(serving.best))
-    axes.step(*zip(*waiting, strict=True), where="post", color=COLOURS[0], linewidth=1)
+    axes.step(*zip(*waiting, strict=True), where="post", color=charts.COLOURS[0], linewidth=1)
     axes.set(xlabel="seconds", ylabel="requests that wait")
     charts.add_grid(axes)
     charts.set_title(axes, _plan(serving.best))

@@ -1,5 +1,6 @@
-"""One trace over time: a Gantt chart with its idle spans and collectives, and the memory of its devices."""
+"""One trace over time: a Gantt chart with its idle spans and collectives, and what memory holds."""
 
+import re
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from profiles.errors import InputError, counted, shown
-from profiles.units import GIB, MILLISECOND
+from profiles.units import GIB, MILLISECOND, FloatArray
 from sim.outcomes.results import Result
 from sim.replay import timelines
 from sim.replay.metrics import bubble_ratio
@@ -183,25 +184,36 @@ def _number_bars(
 
 
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
-    """Return the memory of each device over one iteration, as steps."""
+    """Return the memory of the fullest device over one iteration by what it holds, with that of the others."""
     trace = plot_trace(trace)
     curves, there = timelines.memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes
-    figure, axes = charts.chart(10.0, 4.6, ax)
-    every = ceil(len(curves) / 16)
-    colours = mpl.colormaps["viridis"]
-    for number, curve in enumerate(curves):
+    fullest = max(curves, key=lambda curve: curve.peak_bytes)
+    times_s, by_role = timelines.memory_kinds(trace, fullest.device)
+    kinds: dict[str, FloatArray] = {}
+    for role, sizes in by_role.items():
+        name = LOOKS["roles"].get(re.sub(r" (\d+|to .*|gradient .*)$", "", role), role.replace("_", "-"))
+        kinds[name] = kinds.get(name, 0.0) + sizes / GIB
+    steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -kinds[kind].max()))
+    figure, axes = charts.chart(12.0, 4.6, ax)
+    stacked = [kinds[kind] for kind in steady]
+    axes.stackplot(times_s / MILLISECOND, *stacked, labels=steady, step="post", colors=charts.COLOURS)
+    for curve in curves if len(curves) > 1 else ():
+        sizes_gib = [size / GIB for size in curve.sizes_bytes]
+        times_ms = [time / MILLISECOND for time in curve.times_s]
         axes.step(
-            [time / MILLISECOND for time in curve.times_s], [size / GIB for size in curve.sizes_bytes],
-            where="post", linewidth=1.4, color=colours(0.3 + 0.6 * number / max(1, len(curves) - 1)),
-            label=f"GPU {curve.device}" if number % every == 0 else None,
-        )  # fmt: skip
+            times_ms,
+            sizes_gib,
+            where="post",
+            linewidth=0.6,
+            color=charts.ink(),
+            label="each GPU" if curve is fullest else None,
+        )
     if there is not None:
         axes.axhline(there / GIB, color=charts.LIMIT, linestyle="--", label="capacity")
     axes.set(xlim=(0.0, max(trace.end_s, 1e-12) / MILLISECOND), xlabel="time in ms", ylabel="memory in GiB")
     axes.set_ylim(bottom=0.0)
     axes.xaxis.set_major_formatter(charts.PLAIN)
     charts.add_grid(axes)
-    charts.add_legend(axes, "right")
-    top = max(curves, key=lambda curve: curve.peak_bytes)
-    charts.set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")
+    charts.add_legend(axes, "below")
+    charts.set_title(axes, title, f"peak {fullest.peak_bytes / GIB:.1f} GiB on GPU {fullest.device}")
     return figure
