@@ -283,6 +283,7 @@ def table_of(scaling: Scaling) -> Table:
     after = {
         Column("efficiency"): [f"{step.efficiency:.0%}" for step in steps],
         Column("gain", 3): ["-", *(f"{step.gain:.0%}" for step in steps[1:])],
+        MEMORY: [memory_cell(step.result) for step in steps],
     }
     title = f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share"
     return _steps_table(title, before, steps, after, scaling)
@@ -300,7 +301,7 @@ def _steps_table(
     result = steps[0].result
     speed, cost = f"{sample_words(result)[1]}\nper s", f"GPU-s per\n{sample_words(result)[0]}"
     of_speed = [Column(speed), Column(cost, 4)]
-    columns = [*before, *VARIED, *time_columns(result.task), *of_speed, *after, MEMORY, Column("runs in", 3)]
+    columns = [*before, *VARIED, *time_columns(result.task), *of_speed, *after]
     rows = [
         (
             *(cells[number] for cells in before.values()),
@@ -310,8 +311,6 @@ def _steps_table(
             f"{step.samples_per_s:,.4g}",
             f"{step.result.gpu_s_per_sample:.3g}",
             *(cells[number] for cells in after.values()),
-            memory_cell(step.result),
-            _first_words(runtimes_of(step.result)),
         )
         for number, step in enumerate(steps)
     ]
@@ -339,7 +338,11 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
         Column("cluster", words=True): names,
         Column("GPUs"): [str(knee.copies * knee.result.num_gpus) for knee in knees],
     }
-    after = {Column("$ per\n1,000"): ["-" if of is None else rounded(of, 3) for of in dollars]}
+    after = {
+        Column("$ per\n1,000"): ["-" if of is None else rounded(of, 3) for of in dollars],
+        MEMORY: [memory_cell(knee.result) for knee in knees],
+        Column("runs in", 3): [", ".join(runtimes_of(knee.result)) or "-" for knee in knees],
+    }
     where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"
     title = f"{first.title.replace(where, 'each cluster')}, {clusters.order} first"
     table = _steps_table(title, before, knees, after, clusters)
