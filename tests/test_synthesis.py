@@ -2,12 +2,14 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 from random import Random
 
 import pytest
 from notation import parse_action, parse_order
 
+from profiles.errors import InputError
 from sim.cli.main import main
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.problem import (
@@ -151,13 +153,20 @@ def test_what_no_time_is_given_for_is_not_called_proven():
     assert (synthesis.proven, synthesis.method) == (False, LIST)
 
 
+def test_without_a_solver_list_scheduling_still_works(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pulp", None)
+    assert synthesize(wave_problem(4, 4)).method == CERTIFICATE
+    with pytest.raises(InputError, match="schedule synthesis needs PuLP and HiGHS"):
+        synthesize(wave_problem(4, 4, 2))
+
+
 @pytest.fixture
-def sim(capsys):
+def sim(capfd):
     """A function that runs ``sim synthesize`` and returns its exit code, stdout and stderr."""
 
     def run(arguments):
         code = main(["synthesize", *arguments.split()])
-        return code, *capsys.readouterr()
+        return code, *capfd.readouterr()
 
     return run
 

@@ -4,21 +4,17 @@ Where list scheduling meets the lower bound, that is the proof. Else an integer 
 after another from the bound up, whether any order ends in time. Source: PULSE, section V, Eq. 6-13; the
 stage-to-device map (Eq. 8 and 9) is fixed.
 
-The solver is SciPy's HiGHS.
+PuLP and HiGHS are imported when the first programme is written; without them list scheduling still works.
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from itertools import accumulate
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
-
-from profiles.units import FloatArray
+from profiles.errors import InputError
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.problem import Ordering, Problem, evaluate, fits, heads, lanes_of, limits_of, tails
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
@@ -32,8 +28,6 @@ EQUAL: Final = 1e-9
 """Share by which two times may differ and still count as one."""
 FORGIVEN: Final = 1e-11
 """Share of a slot or of a time by which sums of floats may be wrong; it is below ``EQUAL``."""
-INFEASIBLE: Final = 2
-"""Status of a programme of SciPy that has no solution."""
 MAX_BINARIES: Final = 20_000
 """HiGHS gets nowhere with larger programmes in minutes."""
 EXACT_SLOTS: Final = 16
@@ -68,6 +62,7 @@ def synthesize(problem: Problem, time_limit_s: float = TIME_LIMIT_S) -> Synthesi
 
     Raises:
         InfeasibleError: a device cannot even hold one micro-batch.
+        InputError: a programme is needed, and PuLP or HiGHS is not installed.
     """
     listed, bound_s = list_schedule(problem), lower_bound_s(problem)
     if agree(bound_s, listed.makespan_s):
@@ -143,10 +138,6 @@ def _slots(time_s: float, unit_s: float) -> int:
     return math.floor(slots + FORGIVEN * max(1.0, abs(slots)))
 
 
-_Turn = tuple[int, int]
-"""A pass of a micro-batch: its lane, and its place among those that take the lane."""
-
-
 class _Programme:
     """The integer programme of whether an order ends within a horizon: binaries say by which slot a pass has begun.
 
@@ -164,82 +155,128 @@ class _Programme:
         self.num_slots = _slots(horizon_s, unit_s) + 1
         self.duration = [_slots(lane.duration_s, unit_s) for lane in self.lanes]
         self.reach = [_slots(lane.duration_s + lane.lag_s, unit_s) for lane in self.lanes]
-        around_s = zip(self.lanes, heads(problem, self.lanes), tails(problem, self.lanes), strict=True)
-        self.windows = {
-            (number, index): (_slots(head, unit_s), _slots(horizon_s - tail - lane.duration_s, unit_s))
-            for number, (lane, *times_s) in enumerate(around_s)
-            for index, (head, tail) in enumerate(zip(*times_s, strict=True))
-        }
-        sizes = [last - first for first, last in self.windows.values()]
-        self.refuted, self.num_binaries = min(sizes) < 0, sum(sizes)
-        self._binaries = dict(zip(self.windows, accumulate(sizes, initial=0), strict=False))
-        self._entries = [(0.0, 0, 0)]
-        """Factor, constraint and binary."""
-        self._limits: list[float] = []
+        self.windows = [
+            [
+                (_slots(head, unit_s), _slots(horizon_s - tail - lane.duration_s, unit_s))
+                for head, tail in zip(*times_s, strict=True)
+            ]
+            for lane, *times_s in zip(
+                self.lanes, heads(problem, self.lanes), tails(problem, self.lanes), strict=True
+            )
+        ]
+        self.refuted = any(first > last for windows in self.windows for first, last in windows)
+        self.num_binaries = sum(last - first for windows in self.windows for first, last in windows)
 
     def solve(self, limit_s: float) -> Rows | None:
         """Rows that end in time, or None: refuted, or not answered within the limit."""
         if self.refuted:
             return None
-        self._write()
-        factors, rows, columns = zip(*self._entries, strict=True)
-        count = self.num_binaries + 1  # as a programme without any is refused
-        answer = milp(
-            np.zeros(count),
-            integrality=np.ones(count, dtype=int),
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(
-                coo_array((factors, (rows, columns)), (len(self._limits), count)), -np.inf, self._limits
-            ),
-            options={"time_limit": max(limit_s, 0.1)},
-        )
-        self.refuted = answer.status == INFEASIBLE
-        return self._rows(answer.x) if answer.success else None
+        self.pulp = _load_pulp()
+        with warnings.catch_warnings():
+            # PuLP 3.3 announces how 4 will want models written, which this project does not allow yet
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._write()
+            if self.refuted:
+                return None
+            self.model.solve(self.pulp.HiGHS(msg=False, timeLimit=max(limit_s, 0.1)))
+        # at its time limit HiGHS through PuLP is "Optimal" by status, by sol_status it is not
+        self.refuted = self.model.sol_status == self.pulp.LpSolutionInfeasible
+        return self._rows() if self.model.sol_status == self.pulp.LpSolutionOptimal else None
 
-    def _at_most(self, terms: Iterable[tuple[float, _Turn, int]], limit: float) -> None:
-        """Add the constraint that a sum of factors times z is at most a limit."""
-        for factor, turn, slot in terms:
-            first, last = self.windows[turn]
-            if first <= slot < last:
-                self._entries.append((factor, len(self._limits), self._binaries[turn] + slot - first))
-            elif slot >= last:
-                limit -= factor
-        self._limits.append(limit)
+    def _z(self, lane: int, index: int, slot: int) -> Any:  # noqa: ANN401
+        first, last = self.windows[lane][index]
+        if first <= slot < last:
+            return self.binaries[lane][index][slot - first]
+        return int(slot >= last)
+
+    def _at_most(self, terms: Iterable[tuple[float, Any]], limit: float) -> None:
+        """Add the constraint that a sum is at most a limit, unless it always is."""
+        free = []
+        for factor, z in terms:
+            if isinstance(z, int):
+                limit -= factor * z
+            else:
+                free.append((z, factor))
+        if sum(min(factor, 0.0) for _, factor in free) > limit:
+            self.refuted = True
+        elif sum(max(factor, 0.0) for _, factor in free) > limit:
+            pulp = self.pulp
+            self.model.addConstraint(
+                pulp.LpConstraint(pulp.LpAffineExpression(free), pulp.LpConstraintLE, rhs=limit)
+            )
 
     def _write(self) -> None:
-        backward = {lane.stage: number for number, lane in enumerate(self.lanes) if lane.kind == BACKWARD}
-        limits = limits_of(self.problem)
-        for number, index in self.windows:
-            lane = self.lanes[number]
-            self._follow((number, index), (number, index), -1)
-            if index:
-                self._follow((number, index - 1), (number, index), self.duration[number])
-            if lane.following is not None:
-                self._follow((number, index), (lane.following, index), self.reach[number])
-            if lane.kind == FORWARD and index >= (limit := limits[lane.stage]):  # it waits for room
-                freeing = backward[lane.stage]
-                self._follow((freeing, index - limit), (number, index), self.duration[freeing])
+        self.model = self.pulp.LpProblem("order")
+        self.binaries = [
+            [
+                [self.pulp.LpVariable(f"z_{n}_{j}_{t}", 0, 1, "Integer") for t in range(first, last)]
+                for j, (first, last) in enumerate(windows)
+            ]
+            for n, windows in enumerate(self.windows)
+        ]
+        self.model.addVariables([z for of_lane in self.binaries for of_pass in of_lane for z in of_pass])
+        for number, lane in enumerate(self.lanes):
+            for index in range(len(self.windows[number])):
+                self._follow((number, index), (number, index), -1)
+                if index:
+                    self._follow((number, index - 1), (number, index), self.duration[number])
+                if lane.following is not None:
+                    self._follow((number, index), (lane.following, index), self.reach[number])
+        self._write_limits()
         for device in range(self.problem.num_devices):
             self._write_device(device)
 
-    def _follow(self, before: _Turn, after: _Turn, slots: int) -> None:
+    def _follow(self, before: tuple[int, int], after: tuple[int, int], slots: int) -> None:
         """Let one pass begin at least so many slots after another (Eq. 10 and 11)."""
-        for slot in range(self.windows[after][0], self.windows[before][1] + slots):
-            self._at_most([(1.0, after, slot), (-1.0, before, slot - slots)], 0.0)
+        until = self.windows[before[0]][before[1]][1] + slots
+        for slot in range(self.windows[after[0]][after[1]][0], until):
+            self._at_most([(1, self._z(*after, slot)), (-1, self._z(*before, slot - slots))], 0)
+
+    def _write_limits(self) -> None:
+        """Let a forward wait for the backward that makes room for it."""
+        backward = {lane.stage: number for number, lane in enumerate(self.lanes) if lane.kind == BACKWARD}
+        limits = limits_of(self.problem)
+        for number, lane in enumerate(self.lanes):
+            if lane.kind == FORWARD:
+                freeing, limit = backward[lane.stage], limits[lane.stage]
+                for index in range(limit, len(self.windows[number])):
+                    self._follow((freeing, index - limit), (number, index), self.duration[freeing])
 
     def _write_device(self, device: int) -> None:
         """Let a device run one pass at a time (Eq. 7)."""
-        turns = [turn for turn in self.windows if self.lanes[turn[0]].device == device]
+        passes = [
+            (number, index)
+            for number, lane in enumerate(self.lanes)
+            for index in range(len(self.windows[number]))
+            if lane.device == device
+        ]
         for slot in range(self.num_slots):
-            begun = [(1.0, turn, slot) for turn in turns]
-            ended = [(-1.0, turn, slot - self.duration[turn[0]]) for turn in turns]
-            self._at_most(begun + ended, 1.0)
+            runs = list[tuple[float, Any]]()
+            for number, index in passes:
+                first, last = self.windows[number][index]
+                begun = 1.0, self._z(number, index, slot)
+                ended = -1.0, self._z(number, index, slot - self.duration[number])
+                runs += [begun, ended] if first <= slot < last + self.duration[number] else []
+            self._at_most(runs, 1.0)
 
-    def _rows(self, values: FloatArray) -> Rows:
+    def _rows(self) -> Rows:
         begun: list[list[tuple[int, StageAction]]] = [[] for _ in range(self.problem.num_devices)]
-        for (number, index), (first, last) in self.windows.items():
-            lane, at = self.lanes[number], self._binaries[number, index]
-            slot = last - round(values[at : at + last - first].sum())
-            micro_batch = self.problem.chains[lane.chain].micro_batches[index]
-            begun[lane.device].append((slot, StageAction(lane.stage, lane.kind, micro_batch)))
+        for lane, windows, binaries in zip(self.lanes, self.windows, self.binaries, strict=True):
+            micro_batches = self.problem.chains[lane.chain].micro_batches
+            for micro_batch, (_, last), of_pass in zip(micro_batches, windows, binaries, strict=True):
+                slot = last - sum(z.varValue > 0.5 for z in of_pass)
+                begun[lane.device].append((slot, StageAction(lane.stage, lane.kind, micro_batch)))
         return tuple(tuple(action for _, action in sorted(row)) for row in begun)
+
+
+def _load_pulp() -> Any:  # noqa: ANN401
+    """PuLP once it can call HiGHS."""
+    try:
+        import pulp  # noqa: PLC0415
+
+        there = pulp.HiGHS(msg=False).available()
+    except (ImportError, AttributeError):  # PuLP before 2.7 has no HiGHS
+        there = False
+    if not there:
+        raise InputError("schedule synthesis needs PuLP and HiGHS: pip install 'pulp<4' highspy")
+    return pulp
