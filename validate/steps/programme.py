@@ -33,7 +33,7 @@ from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.environment import device_name, environment
 from profiles.measuring.timing.passes import Clock, Settings, Subject, clock_of, out_of_memory, timed
-from profiles.measuring.timing.profiler import counted_for, profile, report_profile
+from profiles.measuring.timing.profiler import counted_for, profile
 from profiles.measuring.writing import grouped, show, table
 from profiles.outputs import write_files
 from profiles.software.stacks import load_stack
@@ -205,7 +205,7 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     for model, batch_sizes in programme.profiles.items():
         if not times[model].exists():
             settings, target = programme.settings(batch_sizes), folder / model
-            report_profile(profile(model, programme.device, settings, name=name, output=target), target)
+            show(150, profile(model, programme.device, settings, name=name, output=target))
     models = {model: read_model(folder / model) for model in programme.profiles}
     calibration = calibrate(name, list(models.values()), list(times.values()))
     show_calibration(calibration)

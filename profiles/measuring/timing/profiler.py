@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.table import Table
 
@@ -33,16 +33,6 @@ BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are add
 COLUMNS: Final = ("component", "batch", "layers", "forward ms", "sum / whole", "backward ms", "sum / whole")
 
 
-class Profile(NamedTuple):
-    """Times of a model on a device, and their environment."""
-
-    model: str
-    device: str
-    counted: ModelCount
-    components: tuple[ComponentTimes, ...]
-    header: dict[str, Value]
-
-
 def profile(
     model: str | ModelCount,
     device: str,
@@ -53,8 +43,8 @@ def profile(
     components: Sequence[str] = (),
     name: str | None = None,
     output: Path,
-) -> Profile:
-    """Time every layer of a model's components, all or some, and write them into a model folder.
+) -> Table:
+    """Time every layer of a model's components, all or some, write them into a model folder, and return their table.
 
     The model is one of the architectures or of the tiny ones, or counted from the user's own files. A simulation finds
     the times by the name of the device: ``cpu`` or the GPU's by default.
@@ -82,7 +72,9 @@ def profile(
     if path_kind(output / "model.toml") == "nothing":
         texts |= folder_texts(of, counted)
     write_files(output, texts)
-    return Profile(of, name, counted, tuple(times), header)
+    print(f"measure: wrote {output}", file=sys.stderr)
+    size = f"{counted.height}x{counted.width}"
+    return times_table(f"{of} on {name}, {size}, {settings.dtype}", times)
 
 
 def counted_for(model: str, dtype: str, *, height: int | None = None, width: int | None = None) -> ModelCount:
@@ -134,15 +126,7 @@ def run_profile(options: argparse.Namespace) -> None:
         model = count_configured(files, asked_of(options, COUNTED_AS[settings.dtype]))
     components = tuple(options.components.split(",")) if options.components else ()
     flags = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
-    report_profile(profile(model, options.device, settings, components=components, **flags), options.output)
-
-
-def report_profile(profiled: Profile, output: Path) -> None:
-    """Print the times in milliseconds, a row for each component and batch size."""
-    size = f"{profiled.counted.height}x{profiled.counted.width}"
-    title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
-    show(150, times_table(title, profiled.components))
-    print(f"measure: wrote {output}", file=sys.stderr)
+    show(150, profile(model, options.device, settings, components=components, **flags))
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
