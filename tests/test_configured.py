@@ -179,7 +179,7 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
 @pytest.mark.parametrize(
     ("config", "message", "asked"),
     [
-        (UNET, "height is 250, must be a multiple of 8 pixels", {"height": 250, "width": 256}),
+        (UNET, "height is 250, must be a positive multiple of 8 pixels", {"height": 250, "width": 256}),
         (UNET, "--frames is 3, but UNet2DConditionModel makes images", {"frames": 3}),
         (UNET, "--text-tokens is 0, must be at least 1", {"text_tokens": 0}),
         ("{", r"0\.json: is not valid JSON", {}),

@@ -7,9 +7,8 @@ zoo is one more table in ``zoo.toml``, with its configurations in ``configs.json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from profiles.measuring.counting.classes import (
     half_of,
     spec_of,
 )
-from profiles.measuring.counting.component import ComponentCount, ModelCount, count_component
+from profiles.measuring.counting.component import ModelCount, count_model
 from profiles.measuring.counting.specs import (
     CONFIGS,
     LATENT_SCALE,
@@ -54,39 +53,40 @@ def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> Mod
         networks = dict(_named([find_class(file) for file in files]))
         name = _main(networks)
         main = networks.pop(name)
-        call = call_of(main, options)
-        vaes = {of: network for of, network in networks.items() if network.role == AUTOENCODER}
-        inputs = tuple(f"{of}_encoder" if of in vaes else of for of in networks)
+        with main.blamed("cannot be counted"):
+            return count_model(_configured(main, name, networks, options))
 
-        def counted(network: Network, make: Callable[[], ComponentSpec], **fields: Any) -> ComponentCount:  # noqa: ANN401
-            with network.blamed("cannot be counted"):
-                return count_component(replace(make(), **fields), call.height, call.width, options.dtype)
 
-        encoders = [counted(of, partial(_half, of, f"{vae}_encoder", call)) for vae, of in vaes.items()]
-        calls: dict[str, Call] = {}
-        for of, network in networks.items():
-            if of not in vaes:  # the backbone's prompts, up to an encoder's own positions
-                longest = min(call_of(network, ConfigOptions()).text_tokens, call.text_tokens)
-                calls[of] = call_of(network, replace(options, text_tokens=longest))
-        parts = [counted(each.network, partial(spec_of, each, of)) for of, each in calls.items()]
-        parts.append(counted(main, partial(spec_of, call, name), trainable=True, inputs=inputs))
-        decoders = [
-            counted(of, partial(_half, of, f"{vae}_decoder", call), inputs=(name,))
-            for vae, of in vaes.items()
-        ]
-    components = (*encoders, *parts, *decoders)
-    architecture = Architecture(
+def _configured(
+    main: Network, name: str, others: Mapping[str, Network], options: ConfigOptions
+) -> Architecture:
+    """The architecture of a network that is trained and of frozen ones beside it."""
+    call, calls = call_of(main, options), dict[str, Call]()
+    vaes = {of: network for of, network in others.items() if network.role == AUTOENCODER}
+    for of in (
+        of for of in others if of not in vaes
+    ):  # the backbone's prompts, up to an encoder's own positions
+        longest = min(call_of(others[of], ConfigOptions()).text_tokens, call.text_tokens)
+        calls[of] = call_of(others[of], replace(options, text_tokens=longest))
+    inputs = tuple(f"{of}_encoder" if of in vaes else of for of in others)
+    encoders = [_half(network, f"{vae}_encoder", call) for vae, network in vaes.items()]
+    decoders = [_half(network, f"{vae}_decoder", call) for vae, network in vaes.items()]
+    return Architecture(
         title=main.name,
         configs="",
-        components=tuple(part.spec for part in components),
+        components=(
+            *encoders,
+            *(spec_of(each, of) for of, each in calls.items()),
+            replace(spec_of(call, name), trainable=True, inputs=inputs),
+            *(replace(decoder, inputs=(name,)) for decoder in decoders),
+        ),
         height=call.height,
         width=call.width,
         granularity=call.scale * max(call.patch[1:]),
-        remark="; ".join(_remarks([*calls.values(), call], parts)),
+        remark="; ".join(_remarks(calls | {name: call})),
         dtype=options.dtype,
         guidance="embedded" if main.config.get("guidance_embeds") else "batch",
     )
-    return ModelCount(architecture, call.height, call.width, components)
 
 
 def _named(networks: Sequence[Network]) -> Iterator[tuple[str, Network]]:
@@ -120,16 +120,16 @@ def _half(network: Network, name: str, main: Call) -> ComponentSpec:
     return half_of(network, name, name.rpartition("_")[2], scale)
 
 
-def _remarks(calls: Sequence[Call], counts: Sequence[ComponentCount]) -> Iterator[str]:
+def _remarks(calls: Mapping[str, Call]) -> Iterator[str]:
     """Yield what the source of the model file says of components counted as a whole, the main one last."""
-    files = ", ".join(f"{call.network.name} of {call.network.file.path.name}" for call in calls)
-    yield f"configured by the user's own files: {files}"
-    main = calls[-1]
+    *_, main = calls.values()
+    files = (f"{call.network.name} of {call.network.file.path.name}" for call in calls.values())
+    yield f"configured by the user's own files: {', '.join(files)}"
     if main.network.role != TEXT and main.scale > 1:
         yield f"latents of 1/{main.scale} of the pixels"
-    for call, count in zip(calls, counts, strict=True):
-        if count.traces[0].sample.keys() & {"input_ids", "encoder_hidden_states", "cap_feats"}:
-            yield f"{count.spec.name}: prompts of {call.text_tokens} tokens"
+    for name, call in calls.items():
+        if call.recipe.arguments.keys() & {"input_ids", "encoder_hidden_states", "cap_feats"}:
+            yield f"{name}: prompts of {call.text_tokens} tokens"
     if main.network.role != BACKBONE:
         yield f"{main.network.name} stands alone, so it counts as trained"
 
