@@ -24,14 +24,14 @@ def sampling(make, gpus=8, steps=50, link=None, call_s=0.0, **workload):
 def test_published_runs_take_their_published_iterations(make, steps, window, iterations):
     """Printed are 16 and 44; 657 and 721 T of MACs are 97 and 107 evaluations of 6.763 T, eight at a time."""
     scenario = sampling(make, steps=steps)
-    assert ParaDiGMS(window).iterations(scenario) == iterations
-    assert ParaDiGMS().iterations(scenario) == iterations
+    assert ParaDiGMS(window).layout(scenario).num_steps == iterations
+    assert ParaDiGMS().layout(scenario).num_steps == iterations
 
 
 @pytest.mark.parametrize("steps", [1, 5, 77, 1000])
 def test_a_run_takes_no_more_iterations_than_steps_and_no_window_converges_more_than_itself(make, steps):
     scenario = sampling(make, gpus=1, steps=steps)
-    counts = [ParaDiGMS(window).iterations(scenario) for window in range(1, min(steps, 100) + 1)]
+    counts = [ParaDiGMS(window).layout(scenario).num_steps for window in range(1, min(steps, 100) + 1)]
     assert counts[0] == steps
     assert counts == sorted(counts, reverse=True)
     assert all(n * window >= steps for window, n in enumerate(counts, 1))
@@ -44,7 +44,7 @@ def test_on_free_links_an_iteration_takes_the_fullest_share_of_the_window(make, 
     sampler = ParaDiGMS(window)
     drawing = run_point(sampler, scenario)
     assert drawing.step_s == pytest.approx(samples * LAYERS * LAYER_S)
-    assert drawing.latency_s == pytest.approx(sampler.iterations(scenario) * drawing.step_s)
+    assert drawing.latency_s == pytest.approx(sampler.layout(scenario).num_steps * drawing.step_s)
     assert drawing.latency_s == pytest.approx(sampler.bound(scenario))
 
 
@@ -55,7 +55,7 @@ def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(ma
     drawing = run_point(sampler, scenario)
     sent = 3 / 4 * 8 * 2 * scenario.output_bytes
     compute_s = 2 * 2 * LAYERS * LAYER_S
-    iterations = sampler.iterations(scenario)
+    iterations = sampler.layout(scenario).num_steps
     assert drawing.step_s == pytest.approx(compute_s + sent / bandwidth + call_s)
     assert drawing.latency_s == pytest.approx(iterations * drawing.step_s)
     assert drawing.expected.collective_bytes == pytest.approx(iterations * 4 * sent)

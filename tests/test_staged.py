@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.pipelines import staged_bound
-from strategies.pipelining.builder import posted_in_time
+from strategies.pipelining.builder import PipelineBuilder, posted_in_time
 from strategies.pipelining.cutting import refuse_distant_skips
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.reduction import plan_of
+from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import BACKWARD, FORWARD, StageAction
 
@@ -80,7 +80,7 @@ def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
     chain = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 2)])
     scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
     layout = Layout(scenario, Shape(4, 1, 4), (Cut(0, (0, 1, 2, 3, 4)),), "local")
-    plan = plan_of(layout, fill_and_drain(layout))
+    plan = PipelineBuilder(layout, fill_and_drain(layout)).build(reduce_and_step)
     trace = simulate(plan)
     assert trace.p2p_bytes == 2 * (3 + 1)
     sent = {(t.source, t.target) for t in trace.wiring.transfers if t is not None}
@@ -91,7 +91,7 @@ def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
 
 def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make):
     layout = layout_of(make, "both ways", 4, 4, num_gpus=8)
-    plan = plan_of(layout, fill_and_drain(layout))
+    plan = PipelineBuilder(layout, fill_and_drain(layout)).build(reduce_and_step)
     assert sorted(c.group for c in plan.collectives) == [(0, 3), (0, 3), (1, 2), (1, 2)]
     assert {c.size_bytes for c in plan.collectives} == {4 * 10 * 4.0}
     assert {len(c.reads) for c in plan.collectives} == {2}
@@ -111,7 +111,9 @@ def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make
 def test_no_order_deadlocks_or_undercuts_the_bound(make, kind, degree, micro_batches, route, blocking, extra):
     cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05))
     layout = layout_of(make, kind, degree, micro_batches, route, 2 * degree, cluster, extra_forward=extra)
-    trace = simulate(plan_of(layout, fill_and_drain(layout), blocking=blocking))
+    trace = simulate(
+        PipelineBuilder(layout, fill_and_drain(layout), blocking=blocking).build(reduce_and_step)
+    )
     bound_s = staged_bound(layout)
     assert 0 < bound_s <= trace.end_s * (1 + 1e-12)
 

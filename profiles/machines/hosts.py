@@ -65,8 +65,6 @@ class Host:
 BOX: Final = Host(0.8, 0.57, 1.02)
 """A box of which nothing is known: the middle of those of which something is, and their range. Source: ``python -m
 validate hosts``: 8 A100 over NVLink 1.02, 8 L40 over PCIe 0.57."""
-UNIT: Final = Host(1.0, 1.0, 1.0)
-"""A host that takes a stack's seconds per operator, and ``CALLS_S``."""
 FREE: Final = Host(0.0, 0.0, 0.0)
 """A host that takes no time."""
 

@@ -11,16 +11,10 @@ torchtitan composes them, comes to the same but for the place of the gather (tor
 from collections.abc import Sequence
 
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER
-from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, Rows, StageAction
+from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, StageAction
 from strategies.plans.placement import Subgroup
-from strategies.plans.plan import Collective, Draft, Plan
-
-
-def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
-    """Return the plan of an order whose frozen work runs before it."""
-    return PipelineBuilder(layout, rows, blocking=blocking).build(reduce_and_step)
+from strategies.plans.plan import Collective, Draft
 
 
 def reduce_and_step(builder: PipelineBuilder) -> None:

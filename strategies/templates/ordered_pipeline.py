@@ -12,10 +12,11 @@ from strategies import parameters as fields
 from strategies.bounds.pipelines import order_bound, staged_bound, uncut_bound
 from strategies.orders.named import SPLIT, WHOLE, one_forward_one_backward_order, placed, whole
 from strategies.orders.problem import most_in_flight
+from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.cutting import folded
 from strategies.pipelining.footprint import least_memory_bytes, uncut_memory_bytes
 from strategies.pipelining.layout import Layout, sharded
-from strategies.pipelining.reduction import plan_of
+from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Shape, shapes
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
@@ -69,7 +70,8 @@ class StagedPipeline(Strategy):
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         layout = self.layout(scenario)
-        return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
+        builder = PipelineBuilder(layout, self._rows(layout), blocking=self.p2p == "blocking")
+        return builder.build(reduce_and_step)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut, for any order."""

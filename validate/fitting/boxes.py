@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS
-from profiles.machines.hosts import BOX, FREE, UNIT
+from profiles.machines.hosts import BOX, FREE, Host
 from profiles.measuring.fitting.collective_laws import curve_values
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.writing import show, table, toml_text
@@ -63,7 +63,7 @@ def host_rows(box: str) -> list[HostRow]:
             continue
         if row.num_gpus == cluster.devices_per_node:
             alone = predict(row, {box: replace(cluster, host=FREE)}).outcome
-            scenario = scenario_of(place_of(row, {box: replace(cluster, host=UNIT)}))
+            scenario = scenario_of(place_of(row, {box: replace(cluster, host=Host(1.0, 1.0, 1.0))}))
             host_s = sum(
                 phase.times * max(sum(op.host_s for op in ops) for ops in phase.plan.ops)
                 for phase in row.samplers(scenario)[0].phases(scenario)

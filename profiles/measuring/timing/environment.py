@@ -3,18 +3,14 @@
 import os
 import platform
 import re
-import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from profiles.units import GIB
-
-NOT_READ: Final = "not read"
 
 Value = str | int | float
 
@@ -35,17 +31,12 @@ def environment(device: torch.device) -> dict[str, Value]:
     }
     if device.type == "cpu":
         return machine
-    properties, driver = torch.cuda.get_device_properties(device), NOT_READ
-    with suppress(OSError, subprocess.CalledProcessError):
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.check_output(query, text=True).split()[0]
+    properties = torch.cuda.get_device_properties(device)
     return {
         **machine,
         "gpu": properties.name,
-        "driver": driver,
         "memory_GiB": round(properties.total_memory / GIB, 2),
-        "multiprocessors": properties.multi_processor_count,
-        "cuda": torch.version.cuda or NOT_READ,
+        "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
 
