@@ -6,7 +6,6 @@ from itertools import accumulate, chain, groupby
 from typing import Any, Final, NamedTuple, cast
 
 from sim.outcomes.measures import Measures, in_turn
-from sim.outcomes.results import NamedTrace
 from sim.replay.engine import no_collection, simulate
 from sim.replay.metrics import collective_s, dispatch_s, waited_s
 from strategies.patching.frozen import with_frozen
@@ -216,12 +215,12 @@ def main_part(parts: Sequence[Part]) -> Part:
     return next(part for part in reversed(parts) if part.phase.steps)
 
 
-def named_traces(parts: Sequence[Part]) -> list[NamedTrace]:
+def named_traces(parts: Sequence[Part]) -> dict[str, Trace]:
     """Return the traces of a point, named by a job's backbone, the extra forward, and the phase."""
     groups = parts_by(parts, id)
     several_jobs = len({group[0].variant.job for group in groups}) > 1
     jobs_seen: set[int] = set()
-    traces = []
+    traces: dict[str, Trace] = {}
     for group in groups:
         variant, main = group[0].variant, main_part(group)
         backbone = variant.scenario.model.components[variant.scenario.backbone_index].name
@@ -230,5 +229,5 @@ def named_traces(parts: Sequence[Part]) -> list[NamedTrace]:
         jobs_seen.add(variant.job)
         for part in group:
             name = "-".join(words if part is main else [*words, part.phase.name])
-            traces.append(NamedTrace(name, part.trace, part is main and group is groups[0]))
+            traces[name] = part.trace
     return traces

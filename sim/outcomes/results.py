@@ -1,8 +1,9 @@
 """Results of simulations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from functools import cached_property
+from typing import Any, Final
 
 from profiles.costs.bands import Uncertainty
 from profiles.errors import InputError, counted
@@ -11,6 +12,7 @@ from profiles.software.levers import HALF
 from profiles.software.reserved import Reserved, reserved_bytes, room_bytes
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
+from sim.outcomes.parts import Part, main_part, named_traces, parts_by, replay_parts
 from sim.outcomes.tasks import TASKS
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import ALL, SHARDED
@@ -28,33 +30,27 @@ OUT_OF_MEMORY: Final = "out of memory"
 """The reason of points that do not fit, without its numbers."""
 
 
-class NamedTrace(NamedTuple):
-    """A trace of a result.
-
-    ``name`` tells it from the others of the result; it is empty for an iteration, or the steady steps of a run, that
-    needs none. ``main`` marks the one that speaks for the result.
-    """
-
-    name: str
-    trace: Trace
-    main: bool
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """Origin of a result.
 
     Attributes:
         strategy: with its parameters.
         scenario: the model, cluster, stack and workload.
-        replay: gives the traces.
         remarks: remarks of the strategy about the point.
     """
 
     strategy: AnyStrategy
     scenario: AnyScenario
-    replay: Callable[[], Sequence[NamedTrace]]
     remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The parts of the point, replayed once they are asked for."""
+        return replay_parts(self.strategy, self.scenario)
+
+    def __reduce__(self) -> tuple[type["Source"], tuple[Any, ...]]:
+        return Source, (self.strategy, self.scenario, self.remarks)  # another process replays it anew
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -276,12 +272,12 @@ class Result:
     @property
     def traces(self) -> dict[str, Trace]:
         """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run."""
-        return {item.name: item.trace for item in self.origin.replay()}
+        return named_traces(self.origin.parts)
 
     @property
     def trace(self) -> Trace:
         """The trace of the iteration without an extra forward pass, or of the steady steps of a run."""
-        return next(item.trace for item in self.origin.replay() if item.main)
+        return main_part(parts_by(self.origin.parts, id)[0]).trace
 
     @property
     def origin(self) -> Source:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from profiles.costs.bands import (
@@ -20,8 +19,8 @@ from profiles.machines.hosts import Host
 from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.outcomes.parts import Part, main_part, measured_parts, named_traces, parts_by, replay_parts, variants
-from sim.outcomes.results import NamedTrace, Result, Source
+from sim.outcomes.parts import Part, main_part, measured_parts, parts_by, variants
+from sim.outcomes.results import Result, Source
 from strategies.parameters import fields_in
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
@@ -34,26 +33,12 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     return weigh(strategy, scenario, measured_parts(strategy, scenario))
 
 
-class _Replay:
-    """The traces of a point, which is replayed once they are asked for; what another process gets replays it anew."""
-
-    def __init__(self, strategy: AnyStrategy, scenario: AnyScenario) -> None:
-        self.point, self.traces = (strategy, scenario), cache(lambda: named_traces(replay_parts(*self.point)))
-
-    def __call__(self) -> list[NamedTrace]:
-        return self.traces()
-
-    def __reduce__(self) -> tuple[type["_Replay"], tuple[AnyStrategy, AnyScenario]]:
-        return _Replay, self.point
-
-
 def with_source(
     result: Result, strategy: AnyStrategy, scenario: AnyScenario, remarks: Sequence[str] = ()
 ) -> Result:
     """Return a result whose traces are replayed when they are asked for, with remarks and the hashes of its inputs."""
     remarks = (*remarks, *strategy.remarks(scenario))
-    source = Source(strategy, scenario, _Replay(strategy, scenario), remarks)
-    return replace(result, source=source, inputs=inputs_of(scenario))
+    return replace(result, source=Source(strategy, scenario, remarks), inputs=inputs_of(scenario))
 
 
 def bound(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False) -> float:
