@@ -474,10 +474,11 @@ def serve(
             scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
             assert isinstance(scenario, SamplingScenario)
             sites.append(Simulated(scenario, {}, request.names, request.parameters, runtime))
-        _note_assumed(options.get("steps") or mine.mix or mine.requests, sites[0].scenario)
     if workers is not None:
         check_integer("workers", workers)
     asks = ask(sites, mine, mine.policy if policy is None else policy, plain_value(gpus))
+    if sites and not all(kind.steps_said for kind in asks[1][0].kinds):
+        _note_assumed(options.get("steps"), sites[0].scenario)
     found = Serving(*asks, workers=workers, executor=executor)
     report(found)
     answer(found)

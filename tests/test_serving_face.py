@@ -101,9 +101,7 @@ def test_the_answer_says_levers_and_what_is_nearly_full():
         "flux-dev", "h100-nvlink-8", 2, rate=0.1, steps=4, precision="fp8", memory="26GiB", slo=9
     )
     lines = dict(line for line in found.verdict.panel.lines if line[0])
-    assert found.title.endswith(
-        "1024 pixels, 4 steps, products in fp8, quality not modelled, what if memory 26GiB"
-    )
+    assert found.title.endswith(", 4 steps, products in fp8, quality not modelled, what if memory 26GiB")
     assert "nearly full" in lines["memory"]
     assert lines["with room"].startswith("1 replica of 2 GPUs, ")
 
@@ -128,9 +126,7 @@ def test_the_answer_says_what_it_rests_on(capsys, words, says):
 
 
 def test_a_server_is_started_with_all_its_flags_and_what_none_sets_is_said(capsys):
-    words = (
-        "--model flux-dev --cluster b200-ib --gpus 2 --steps 4 --rate 1 --slo 9 --policy fcfs --replicas 2x1"
-    )
+    words = "--model flux-dev --cluster b200-ib --gpus 2 --steps 4 --rate 1 --policy fcfs --replicas 2x1"
     assert main(["serve", *words.split(), "--precision", "nvfp4"]) == 0
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "runs in without --precision nvfp4: sglang, vllm-omni" in out
@@ -155,19 +151,23 @@ def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(fi
         assert f"not possible: l20-pcie-8: no plan holds the SLO on up to 16 GPUs{band}" in none
 
 
-def test_of_several_clusters_a_note_is_said_once(capsys):
-    words = (
-        "--model PixArt-alpha/PixArt-XL-2-1024-MS --cluster h100-nvlink-8,l20-pcie-8,h100-nvlink-8 --gpus 1"
+def test_of_several_clusters_a_note_is_said_once(capsys, files):
+    for name, steps in (("says", "steps = 9\n"), ("unsaid", "")):
+        (files / f"{name}.toml").write_text(f"[[class]]\nshare = 1\n{steps}")
+    words = "--model PixArt-alpha/PixArt-XL-2-1024-MS --cluster h100-nvlink-8,l20-pcie-8,h100-nvlink-8"
+    assert (
+        main(["serve", *words.split(), "--gpus", "1", "--rate", "0.1", "--slo", "9", "--duration", "300"])
+        == 0
     )
-    assert main(["serve", *words.split(), "--rate", "0.1", "--slo", "9", "--duration", "300"]) == 0
     out, err = capsys.readouterr()
     assert err.count("is pixart") == 1
     assert "of h100-nvlink-8, l20-pcie-8, stack" in out.replace("│\n│          ", "")
-    asks = ["serve", "--model", "uvit-h", *words.split()[2:], "--rate", "1", "--slo", "9"]
+    asks = ["serve", "--model", "uvit-h", *words.split()[2:], "--gpus", "1", "--rate", "1", "--slo", "9"]
     assert main(asks) == 0
     assert "--steps is 20, which is assumed: the file of uvit-h names none" in capsys.readouterr().err
-    assert main([*asks, "--steps", "30"]) == 0
-    assert "assumed" not in capsys.readouterr().err
+    for more, assumed in ((("--steps", "30"), 0), (("--mix", "says.toml"), 0), (("--mix", "unsaid.toml"), 1)):
+        assert main([*asks, *more]) == 0
+        assert capsys.readouterr().err.count("assumed") == assumed
 
 
 def test_files_are_written_before_the_answer_whose_reader_may_leave(capsys, files, monkeypatch):
@@ -199,9 +199,8 @@ def test_the_fewest_gpus_stand_beside_their_bound(capsys):
 
 
 def test_a_curve_has_ten_rates_of_each_plan_and_is_drawn(capsys, files):
-    code, out, _ = asked(
-        capsys, "--gpus 2 --rate 0.1-0.4 --slo 9 --policy fcfs --plot curve.png --report r.html --json"
-    )
+    words = "--gpus 2 --rate 0.1-0.4 --slo 9 --policy fcfs --plot curve.png --report r.html --json"
+    code, out, _ = asked(capsys, words)
     rates = [row["rate_per_s"] for row in json.loads(out) if row["plan"]["replicas"] == "2x1"]
     assert code == 0
     assert rates == pytest.approx([0.1 + 0.3 / 9 * step for step in range(10)])
@@ -213,9 +212,8 @@ def test_a_curve_has_ten_rates_of_each_plan_and_is_drawn(capsys, files):
 
 
 def test_files_hold_the_requests_and_what_the_gpus_ran(capsys, files):
-    code, _, err = asked(
-        capsys, "--gpus 2 --requests trace.csv --policy fcfs --replicas 2x1 --out r.csv --trace t.json"
-    )
+    words = "--gpus 2 --requests trace.csv --policy fcfs --replicas 2x1 --out r.csv --trace t.json"
+    code, _, err = asked(capsys, words)
     assert code == 0
     assert "wrote r.csv" in err
     with (files / "r.csv").open(newline="") as file:
@@ -288,29 +286,21 @@ def test_plans_that_are_known_are_printed_when_interrupted(capsys, monkeypatch, 
         ("--rate 1 --duration 0.01", "--duration is too short: no request is counted"),
         ("--rate 1 --duration 0.01 --policy tetriserve", "--duration is too short: no request is counted"),
         ("--rate 1 --gpus 0", "--gpus is '0', must be from 1 to 4096"),
-        ("--rate 1 --gpus 4-1", "--gpus is '4-1', must go from the lower to the higher"),
+        ("--rate 1 --gpus 4-1", "--gpus is '4-1', must be from 1 to 4096, or a span such as 1-64"),
         ("--rate 1 --policy rssp --dispatch round-robin", "--dispatch is round-robin, but an elastic"),
         ("--rate 1 --gpus 3 --pools encoder=1,denoiser=1,decoder=1", "--pools needs seconds of each stage"),
         ("--rate 1 --gpus 8 --pools encoder=1,denoiser=2,decoder=1", "--gpus is 8, but --pools takes 4"),
         ("--requests trace.csv --duration 9", "--duration is given, but --requests says when they arrive"),
         ("--rate 1 --policy best", "unknown policy 'best'; choose from "),
         ("--rate 1 --max-batch 8 --policy sjf", "--max-batch is 8, but --policy sjf forms no batches"),
+        ("--rate 1 --batch-wait 2 --policy sjf", "--batch-wait is 2, but --policy sjf forms no batches"),
         ("--rate 1 --max-batch 3 --gpus 1", "service.csv: has no row of height 1024"),
         ("--rate 1 --gpus 1 --replicas 1x2", "--gpus is 1, but 1x2 takes 2"),
         ("--rate 1 --replicas 5000x1", "--gpus is 5000, must be from 1 to 4096"),
-        (
-            "--rate 1 --policy rssp --replicas 2x1",
-            "--replicas is '2x1', but --policy rssp divides the GPUs itself",
-        ),
-        (
-            "--rate 1 --price none.toml",
-            "--price is 'none.toml', but the times of --service are of no cluster",
-        ),
+        ("--rate 1 --policy rssp --replicas 2x1", "--replicas is '2x1', but --policy rssp divides the"),
+        ("--rate 1 --price none.toml", "--price is 'none.toml', but the times of --service are of no"),
         ("--rate 1 --out r.txt", "--out is 'r.txt', must end in .csv\n"),
-        (
-            "--gpus 1-4 --slo 9 --arrivals closed:3",
-            "--rate must be one number to find the fewest GPUs; a cl",
-        ),
+        ("--gpus 1-4 --slo 9 --arrivals closed:3", "--rate must be one number to find the fewest GPUs; a"),
         ("--rate 9 --gpus 1-4 --slo 9", "no plan holds the SLO on up to 4 GPUs; fewer than 36 cannot"),
         ("--requests unsorted.csv", "unsorted.csv:3: arrival_s is '0', must not be before the 1 above it"),
         ("--rate 1 --mix half.toml", "half.toml: share: those of all [[class]] add up to 0.5, must be 1"),

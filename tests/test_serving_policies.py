@@ -37,7 +37,7 @@ class Seconds(Service):
         step_s = STEP_S[shape.height][gpus] * (1 + self.more * (batch - 1))
         return Times(self.ends_s, step_s, self.ends_s)
 
-    def handover_s(self, gpus, shape):
+    def handover_s(self, shape):
         return self.move_s
 
 

@@ -35,6 +35,10 @@ def test_a_capacity_holds_the_slo_and_five_per_cent_more_does_not(table):
     assert low <= rate <= high
     assert ask(table, gpus=2, rate=rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
     assert not ask(table, gpus=2, rate=1.05 * rate, slo=9, replicas=best.plan.replicas).best.holds(0.99)
+    first, second = ask(table, gpus=2, rate=0.1, capacity=True, slo=9).outcomes
+    assert (first.plan, first.capacity_per_s) == (best.plan, rate)
+    assert first.percentile_s(99) > second.percentile_s(99)
+    assert ask(table, gpus="1-4", rate=0.1, capacity=True, slo=9).best.capacity_per_s > 0.1
 
 
 def test_a_curve_has_the_plan_that_holds_the_most():
@@ -55,16 +59,30 @@ def test_gaps_have_the_coefficient_of_variation_asked_for():
         assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.05, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("text", "rates"), [("1e-2", (0.01, 0.01)), ("1e-2-3", (0.01, 3)), ("0.5-4", (0.5, 4))]
-)
-def test_a_span_of_rates_is_told_from_an_exponent(text, rates):
-    assert ServingOptions(rate=text).rates == rates
+def test_a_span_of_rates_is_told_from_an_exponent():
+    for text, rates in (("1e-2", (0.01, 0.01)), ("1e-2-3", (0.01, 3)), ("0.5-4", (0.5, 4))):
+        assert ServingOptions(rate=text).rates == rates
 
 
 def test_a_closed_loop_lasts_until_its_clients_have_asked_again(table):
     best = ask(table, gpus=2, arrivals="closed:3000").best
     assert best.percentile_s(50) == pytest.approx(3000 / best.completed_per_s, rel=0.01)
+    assert ask(table, gpus=1, arrivals="closed:100", duration=60).best.latencies_s == pytest.approx(400)
+
+
+def test_what_a_plan_completes_at_most_heeds_queues_and_stages(table):
+    mixed = {"gpus": 3, "rate": 0.1, "replicas": "1x2+1x1"}
+    assert ask(table, **mixed).best.ceiling_per_s == pytest.approx(1 / 4 + 1 / 2.2)
+    assert ask(table, dispatch="round-robin", **mixed).best.ceiling_per_s == pytest.approx(2 / 4)
+    stages = {"pools": "encoder=1,denoiser=6,decoder=1", "steps": 1, "rate": 1, "duration": 60}
+    one, batched = (sim.serve("flux-dev", "h100-nvlink-8", policy=of, **stages) for of in ("fcfs", "batcher"))
+    assert one.best.ceiling_per_s == batched.best.ceiling_per_s  # of the decoder, which forms no batches
+
+
+def test_given_replicas_are_no_more_than_they_are_and_a_table_without_batches_says_so(table):
+    assert ask(table, gpus="4-8", rate=0.1, slo=9, replicas="2x1").best.plan.gpus == 2
+    with pytest.raises(sim.InfeasibleError, match="no plan fits on 2 GPUs: batches: the table"):
+        sim.serve(service=table, gpus=2, rate=0.1, policy="batcher")
 
 
 def test_another_rate_stretches_a_trace():
@@ -111,27 +129,17 @@ def test_a_replica_serves_once_it_has_loaded_its_model_and_its_capacity_is_that_
 POOLS = {"gpus": 4, "pools": "encoder=1,denoiser=2,decoder=1", "rate": 0.02, "policy": "fcfs", "steps": 28}
 
 
-def test_a_pool_holds_the_weights_of_its_stage_alone():
+def test_a_pool_holds_the_weights_of_its_stage_alone_and_no_framework_divides_a_fleet_so():
     """FLUX's transformer takes 23.8 GB, its encoders 9.8: 30 GiB have room for either, not for both."""
     found = sim.serve("flux-dev", "l20-pcie-8", memory="30GiB", duration=2000, slo=60, **POOLS)
     assert "estimated" in str(found.verdict)
     assert found.best.plan.stages == {"encoder": 1, "denoiser": 2, "decoder": 1}
     with pytest.raises(sim.InfeasibleError, match="too much"):
         sim.serve("flux-dev", "l20-pcie-8", memory="22GiB", duration=2000, **POOLS)
-
-
-def test_no_framework_divides_a_fleet_into_pools():
-    found = sim.serve("flux-dev", "l20-pcie-8", duration=2000, slo=60, **POOLS)
-    lines = dict(found.verdict.panel.lines)
+    lines = dict(sim.serve("flux-dev", "l20-pcie-8", duration=2000, slo=60, **POOLS).verdict.panel.lines)
     assert lines["best"] == "encoder 1 GPU, denoiser 2 replicas of 1 GPU, decoder 1 GPU, single"
     assert lines["runs in"] == "no framework runs this today"
     assert "denoiser 2 GPUs, as many" in plan_words(replace(found.best.plan, policy=Elastic()))
-
-
-def test_a_later_request_may_reach_the_denoisers_first():
-    load = {"mix": "tetriserve-uniform", "rate": 30, "duration": 30, "arrivals": "gamma:4", "max_batch": 4}
-    pools = "encoder=2,denoiser=2,decoder=2"
-    assert sim.serve("flux-dev", "h100-nvlink-8", policy="step-batching", pools=pools, **load).outcomes
 
 
 def test_low_is_below_high_for_all_that_has_ends():
@@ -148,7 +156,7 @@ def test_requests_that_move_between_pools_wait_for_the_hand_over():
         def times(self, gpus, shape, batch=1):
             return Times(1.0, 0.1, 3.0)
 
-        def handover_s(self, gpus, shape):
+        def handover_s(self, shape):
             return 0.5
 
     pools = tuple(Pool((1,), (part,)) for part in ("encode", "denoise", "decode"))

@@ -16,7 +16,7 @@ from sim.report.blocks import Answer, Block, Column, Command, Line, Panel, Table
 from sim.report.page import FROM, Headline, Part, page_text, provenance
 from sim.report.results import NO_RUNTIME_TODAY, command_of, memory_words, origin_lines
 from sim.report.words import plain, rounded, sample_words
-from sim.serving.answers import TOLD, Serving, rank, ranked_by
+from sim.serving.answers import MISSES_LAST, TOLD, Serving
 from sim.serving.fleet import Plan
 from sim.serving.serve import Outcome, interval_of_p99
 from strategies.policy import Job, Policy
@@ -331,14 +331,16 @@ def plan_blocks(serving: Serving) -> list[Block]:
             _is_steady(serving, of) for _, of, _ in every
         ),
     }
-    table = _table(f"plans, best first, {ranked_by(serving)}", "#", every, serving)
+    by = f"by {serving.ranked_by}{', then by p99' * (serving.ranked_by != 'p99')}"
+    judged = serving.ranked_by in MISSES_LAST and serving.best.attainment is not None
+    table = _table(f"plans, best first, {by}{'; those that miss the SLO last' * judged}", "#", every, serving)
     return [table, *(words for words, there in marks.items() if there)]
 
 
 def curve_table(serving: Serving) -> Table:
     """Return the best of the plans of a curve at each rate."""
     rates = zip(*serving.curves, strict=True)
-    every = (min(runs, key=lambda of: rank(of, serving.options)) for runs in rates)
+    every = (min(runs, key=serving.rank) for runs in rates)
     title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
     rows = [(f"{of.rate_per_s:.3g}", of, of.plan.rule_and_cap) for of in every]
     return _table(title, "requests\nper s", rows, serving)

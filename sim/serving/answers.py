@@ -30,6 +30,8 @@ DRAWS: Final = 3
 """Draws of requests over which the ends of a capacity are taken."""
 BATCHES: Final = 5
 """Batches of consecutive requests by which two plans are compared."""
+MISSES_LAST: Final = ("requests a second", "cost", "p99")
+"""What plans are ranked by after those that miss the SLO; of others each is at its capacity, or on its fewest GPUs."""
 TOLD: Final = (50, 90, 99)
 """Percentiles that are told."""
 
@@ -103,10 +105,35 @@ class Serving:
         trace = self.questions[0].trace
         return trace.latency_s if trace is not None and self.options.rate is None else ()
 
+    @property
+    def ranked_by(self) -> str:
+        """What ranks plans, before their p99."""
+        options, (one, *others) = self.options, self.questions
+        if len(one.gpus) > 1:
+            return "GPUs" if one.site.price is None else "dollars an hour"
+        if options.capacity:
+            return "capacity"
+        if options.process.clients:
+            return "requests a second"
+        return "cost" if others or options.objective == "cost" else "p99"
+
+    def rank(self, of: Outcome) -> tuple[float, ...]:
+        """Return the key that orders plans, the best first; those that miss the SLO by the share that does."""
+        first = {
+            "GPUs": of.dollars_per_hour,
+            "dollars an hour": of.dollars_per_hour,
+            "capacity": -(of.capacity_per_s or 0.0),
+            "requests a second": -of.completed_per_s,
+            "cost": of.cost,
+            "p99": 0.0,
+        }
+        missed = self.ranked_by in MISSES_LAST and not of.holds(self.options.slo_share)
+        return missed * (1 - (of.attainment or 0.0)), first[self.ranked_by], of.percentile_s(99)
+
     def ties(self) -> list[Outcome]:
         """Plans that cannot be told from the best by what ranks them: its capacity, its GPUs and what was drawn."""
         best, share = self.best, self.options.slo_share
-        if best.capacity_per_s is not None and self.options.rate is None:
+        if self.ranked_by == "capacity" and best.capacity_per_s is not None:
             least = (1 - EXACT) * best.capacity_per_s
             return [of for of in self.outcomes[1:] if (of.capacity_per_s or 0.0) >= least]
         alike = [of for of in self.outcomes[1:] if of.dollars_per_hour == best.dollars_per_hour]
@@ -153,15 +180,43 @@ def answer(found: Serving) -> None:
         InputError: no SLO can be held by any plan.
         InfeasibleError: no plan fits, or none holds on any of several numbers of GPUs.
     """
-    several = len(found.questions[0].gpus) > 1
-    if (several or found.options.capacity) and not found.questions[0].has_slo:
+    questions, options, clients = found.questions, found.options, found.options.process.clients
+    (low, high), most = questions[0].rates, max(questions[0].gpus)
+    several = len(questions[0].gpus) > 1
+    if (several or options.capacity) and not questions[0].has_slo:
         asks = "several `gpus` ask for the fewest" if several else "`capacity` asks for the highest rate"
         raise InputError(f"{asks} that hold{'s' * (not several)} the SLO: give `slo`")
-    check_slo(found.questions)
+    check_slo(questions)
     if several:
-        _find_fewest(found)
-    else:
-        _compare(found)
+        if not high or low != high:
+            raise wrong("rate", "must be one number to find the fewest GPUs; a closed loop has none")
+        found.fewest_bound = min(question.fewest_bound(high) for question in questions)
+    cases = [(question, plan, high) for question in questions for plan in question.plans(most)]
+    if not cases:
+        why = "; ".join(line for question in questions for line in question.site.impossible)
+        raise InfeasibleError(f"no plan fits on {counted(most, 'GPU')}: {why}")
+    _run_all(found, cases)
+    if not found.outcomes:
+        bound = f"fewer than {found.fewest_bound} cannot keep up, whatever the plan"
+        raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
+    _look_closer(found)
+    best, plan = found.best, found.best.plan
+    if several:
+        for question in questions:
+            if all(of.plan.cluster != question.site.name for of in found.outcomes):
+                question.site.impossible = {
+                    _none_words(question, most, high): None
+                } | question.site.impossible
+        found.fewest_bound = found.question.fewest_bound(high)
+        ends = _at_ends(found, lambda of: of.fewest(plan, high))
+        found.ends["gpus"] = _span([plan.gpus, *(inf if of is None else of.gpus for of in ends)])
+    elif not (best.holds(options.slo_share) and best.keeps_up) and not clients:
+        found.limit = _limit(found)
+    if options.capacity:
+        rates = _at_ends(found, lambda of: of.capacity_per_s(plan), DRAWS)
+        found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *rates])
+    if low < high:
+        _draw_curves(found, np.linspace(low, high, POINTS).tolist())
 
 
 def check_slo(questions: Sequence[Question]) -> None:
@@ -177,27 +232,6 @@ def check_slo(questions: Sequence[Question]) -> None:
         raise InputError(f"`slo` is {kind.slo_s:g} s, but {words}")
 
 
-def _find_fewest(found: Serving) -> None:
-    """Find the fewest GPUs of each way to serve."""
-    questions, (low, rate) = found.questions, found.questions[0].rates
-    if not rate or low != rate:
-        raise wrong("rate", "must be one number to find the fewest GPUs; a closed loop has none")
-    found.fewest_bound = min(question.fewest_bound(rate) for question in questions)
-    most = max(questions[0].gpus)
-    cases = [(question, plan, rate) for question in questions for plan in question.plans(most)]
-    _run_all(found, cases, lambda of: (of.dollars_per_hour, of.percentile_s(99)))
-    if not found.outcomes:
-        bound = f"fewer than {found.fewest_bound} cannot keep up, whatever the plan"
-        raise InfeasibleError(f"no plan holds the SLO on up to {counted(most, 'GPU')}; {bound}")
-    for question in questions:
-        if all(of.plan.cluster != question.site.name for of in found.outcomes):
-            question.site.impossible = {_none_words(question, most, rate): None} | question.site.impossible
-    found.fewest_bound = found.question.fewest_bound(rate)
-    _look_closer(found, rate)
-    ends = _at_ends(found, lambda of: of.fewest(found.best.plan, rate))
-    found.ends["gpus"] = _span([found.best.plan.gpus, *(inf if of is None else of.gpus for of in ends)])
-
-
 def _none_words(question: Question, most: int, rate: float) -> str:
     """Return that no plan holds on a site, with the fewest GPUs that do at the low estimate of service times."""
     lows = ((of, question.scaled(question.site.band(of.degree).low)) for of in question.plans(most))
@@ -207,54 +241,38 @@ def _none_words(question: Question, most: int, rate: float) -> str:
     return f"no plan holds the SLO on up to {counted(most, 'GPU')}{band}{next(alone, '')}"
 
 
-def _compare(found: Serving) -> None:
-    """Run every plan at the highest rate, and whatever else is asked."""
-    questions, options = found.questions, found.options
-    (low, high), gpus = questions[0].rates, questions[0].gpus[0]
-    cases = [(question, plan, high) for question in questions for plan in question.plans(gpus)]
-    if not cases:
-        why = "; ".join(line for question in questions for line in question.site.impossible)
-        raise InfeasibleError(f"no plan fits on {counted(gpus, 'GPU')}: {why}")
-    _run_all(found, cases, lambda of: rank(of, options, cheapest=len(questions) > 1))
-    best = found.best
-    _look_closer(found, best.rate_per_s)
-    if not (best.holds(options.slo_share) and best.keeps_up) and not options.process.clients:
-        found.limit = _limit(found)
-    if options.capacity:
-        ends = _at_ends(found, lambda of: of.capacity_per_s(best.plan), DRAWS)
-        found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *ends])
-    if low < high:
-        rates = np.linspace(low, high, POINTS).tolist()
-        plans, held = [of.plan for of in found.outcomes], [found.limit[1]] if found.limit else []
+def _draw_curves(found: Serving, rates: Sequence[float]) -> None:
+    """Record what some plans give at each rate: that which holds the most, and the best at both ends, in turn."""
 
-        def run(plan: Plan, rate: float) -> Outcome:
-            return found.question_of(plan).run(plan, rate)
+    def run(plan: Plan, rate: float) -> Outcome:
+        return found.question_of(plan).run(plan, rate)
 
-        by_low = sorted(plans, key=lambda plan: rank(run(plan, low), options))
-        drawn = {id(plan): plan for plan in (*held, *chain.from_iterable(zip(plans, by_low, strict=True)))}
-        found.curves = [[run(plan, rate) for rate in rates] for plan in [*drawn.values()][:CURVES]]
+    ends = [(run(of.plan, rates[0]), of) for of in found.outcomes]
+    first = [pair for pair in ends if found.limit and pair[1].plan is found.limit[1]]
+    by_low = sorted(ends, key=lambda pair: found.rank(pair[0]))
+    chosen = {id(pair): pair for pair in (*first, *chain.from_iterable(zip(ends, by_low, strict=True)))}
+    for low, high in [*chosen.values()][:CURVES]:
+        found.curves.append([low, *(run(low.plan, rate) for rate in rates[1:-1]), high])
 
 
 def _outcome(question: Question, plan: Plan, rate: float) -> Outcome | None:
     """Return what a plan gives at a rate, else at its capacity; of several numbers of GPUs on the fewest, if any."""
-    if len(question.gpus) > 1:
-        least = question.fewest(plan, rate)
-        return None if least is None else question.run(least, rate)
-    capacity = question.capacity_per_s(plan) if question.options.capacity else None
-    rate = rate or capacity or EXACT * question.ceiling_per_s(plan)
-    return replace(question.run(plan, rate), capacity_per_s=capacity)
+    fleet = question.fewest(plan, rate) if len(question.gpus) > 1 else plan
+    if fleet is None:
+        return None
+    capacity = question.capacity_per_s(fleet) if question.options.capacity else None
+    rate = rate or capacity or EXACT * question.ceiling_per_s(fleet)
+    return replace(question.run(fleet, rate), capacity_per_s=capacity)
 
 
-def _run_all(
-    found: Serving, cases: Sequence[tuple[Question, Plan, float]], key: Callable[[Outcome], Any]
-) -> None:
-    """Record what plans give at a rate, by a key, as far as it is known; several processes share what takes long."""
+def _run_all(found: Serving, cases: Sequence[tuple[Question, Plan, float]]) -> None:
+    """Record what plans give, best first, as far as it is known; several processes share what takes long."""
     known: dict[int, Outcome | None] = {}
     size, calls = found.workers or (LENT if found.executor else 1), tuple((_outcome, case) for case in cases)
     try:
         known.update(finished_calls(calls, size, found.executor))
     finally:
-        found.outcomes = sorted((of for _, of in sorted(known.items()) if of is not None), key=key)
+        found.outcomes = sorted((of for _, of in sorted(known.items()) if of is not None), key=found.rank)
 
 
 def _limit(found: Serving) -> tuple[float, Plan]:
@@ -267,18 +285,18 @@ def _limit(found: Serving) -> tuple[float, Plan]:
     return best
 
 
-def _look_closer(found: Serving, rate: float) -> None:
+def _look_closer(found: Serving) -> None:
     """Record what the best plan ran, and run it at the low and the high estimate of service times."""
     best, question = found.best, found.question
     if not len(best.latencies_s):
         raise InputError("`duration` is too short: no request is counted")
-    found.outcomes[0] = replace(best, log=question.run(best.plan, rate, recorded=True).log)
+    found.outcomes[0] = replace(best, log=question.run(best.plan, best.rate_per_s, recorded=True).log)
     if found.options.process.clients or question.site.band(best.plan.degree) == Band():
         return
-    runs = _at_ends(found, lambda of: of.run(best.plan, rate))
-    found.ends["p99_s"] = _span(of.percentile_s(99) for of in (best, *runs))
+    runs = [best, *_at_ends(found, lambda of: of.run(best.plan, best.rate_per_s))]
+    found.ends["p99_s"] = _span(of.percentile_s(99) for of in runs)
     if best.attainment is not None:
-        found.ends["attainment"] = _span(of.attainment or 0.0 for of in (best, *runs))
+        found.ends["attainment"] = _span(of.attainment or 0.0 for of in runs)
 
 
 def _at_ends(found: Serving, of: Callable[[Question], T], draws: int = 1) -> list[T]:
@@ -291,24 +309,3 @@ def _span(values: Iterable[float]) -> tuple[float, float]:
     """Return the lowest and the highest of some values."""
     ordered = sorted(values)
     return ordered[0], ordered[-1]
-
-
-def rank(of: Outcome, options: ServingOptions, *, cheapest: bool = False) -> tuple[float, ...]:
-    """Return the key by which plans are ranked: those that hold first; the rest by the share that does."""
-    misses = 0.0 if of.holds(options.slo_share) else 1 - (of.attainment or 0.0)
-    if of.capacity_per_s is not None and options.rate is None:
-        return -of.capacity_per_s, of.percentile_s(99)
-    if options.process.clients:
-        return misses, -of.completed_per_s
-    return misses, *((of.cost,) if cheapest or options.objective == "cost" else ()), of.percentile_s(99)
-
-
-def ranked_by(found: Serving) -> str:
-    """Return in words by what the outcomes are ranked."""
-    options, best = found.options, found.best
-    by = "cost, then by p99" if len(found.questions) > 1 or options.objective == "cost" else "p99"
-    by = "requests a second" if options.process.clients else by
-    by = "capacity, then by p99" if best.capacity_per_s is not None and options.rate is None else by
-    if found.fewest_bound is not None:
-        return f"by {'GPUs' if best.price_per_gpu_hour is None else 'dollars an hour'}, then by p99"
-    return f"by {by}{'; those that miss the SLO last' * (best.attainment is not None)}"

@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from functools import partial
-from itertools import accumulate, count, pairwise, product
+from itertools import accumulate, cycle, islice, pairwise, product
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import simpy
@@ -26,7 +26,7 @@ class Service(ABC):
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Return the seconds of a batch on so many GPUs."""
 
-    def handover_s(self, gpus: int, shape: Shape) -> float:
+    def handover_s(self, shape: Shape) -> float:
         """Return the seconds until a request that moves, or whose GPUs change, goes on: those of its latents.
 
         Setting up groups takes none, an assumption: all groups of neighbours (15 in a node of 8 GPUs) are taken to be
@@ -69,7 +69,6 @@ class Plan:
         max_batch: requests that may share a batch.
         batch_wait_s: seconds that the first of a batch waits for others.
         degrees: GPUs on which an elastic policy may run one request.
-        size: GPUs of each of as many replicas as there is room for; or of each of some that are given.
         cluster: its name; empty where service times are from a table.
         strategy: sampler of its largest replicas; ``parameters`` are its own.
         degree: GPUs of its largest replicas; of elastic ones the most that a request may get.
@@ -81,7 +80,6 @@ class Plan:
     max_batch: int = 1
     batch_wait_s: float = 0.0
     degrees: tuple[int, ...] = (1,)
-    size: int | tuple[int, ...] = 1
     cluster: str = ""
     strategy: str = ""
     parameters: Mapping[str, Any] = field(default_factory=FrozenMapping)
@@ -147,28 +145,30 @@ class Log:
         return sum((of.end_s - of.start_s) * len(of.gpus) for of in self.ran)
 
 
-class TooManyMissedError(Exception):
-    """More requests miss their deadline than may: what else happens does not matter."""
+class _Station(Fleet, ABC):
+    """GPUs with a queue of their own, of which a policy says what they run.
 
+    Args:
+        number: of its pool.
+        gpus: those of each replica, or of each node.
+    """
 
-class _Station(Fleet):
-    """A pool at work, its GPUs by replica or by node."""
-
-    def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
-        self.replay, self.env, self.log, self.number = replay, replay.env, replay.log, number
-        self.parts, sizes = plan.pools[number].parts, plan.pools[number].replicas
-        self.gpus = [range(*ends) for ends in pairwise(accumulate(sizes, initial=first_gpu))]
+    def __init__(self, replay: "Replay", number: int, gpus: Sequence[range]) -> None:
+        plan = replay.plan
+        self.replay, self.number, self.gpus, self.parts = replay, number, gpus, plan.pools[number].parts
         self.service, self.degrees = replay.service.of(self.parts), plan.degrees
         self.known: dict[Shape, dict[int, Times]] = {}
         self.policy: Policy = FirstComeFirstServed()
         if "denoise" in self.parts:
-            self.policy, self.max_batch = plan.policy, plan.max_batch
-            self.batch_wait_s = plan.batch_wait_s
+            self.policy, self.max_batch, self.batch_wait_s = plan.policy, plan.max_batch, plan.batch_wait_s
+        self.queue: list[Job] = []
+        self.load = 0
+        self.tick: simpy.Event | None = None
 
     @property
     def now(self) -> float:
         """Seconds since the start."""
-        return float(self.env.now)
+        return float(self.replay.env.now)
 
     def times(self, gpus: int, shape: Shape, batch: int = 1) -> Times:
         """Return the seconds of a batch on so many GPUs, of the parts that run here."""
@@ -184,6 +184,32 @@ class _Station(Fleet):
                     known[gpus] = self.times(gpus, shape)
         return known
 
+    def submit(self, job: Job) -> None:
+        """Put a request into the queue."""
+        self.load += 1
+        self._put(job)
+        self.replay.changed[self] = None
+
+    def _put(self, job: Job) -> None:
+        insort(self.queue, job, key=lambda of: (self.policy.rank(of, self), of.number))
+
+    def look(self) -> None:
+        """Let the policy look at the queue after a change."""
+        self.start()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start what the policy says on idle GPUs."""
+
+    @abstractmethod
+    def free(self, place: Any, *, goes_on: bool) -> None:  # noqa: ANN401
+        """Let a replica, or some GPUs, be idle; ``goes_on`` says that requests of theirs are not complete."""
+
+    def start_at(self, time_s: float) -> None:
+        """Look at the queue again at a time, in place of any other."""
+        self.tick = tick = self.replay.env.timeout(time_s - self.now)
+        tick.callbacks.append(lambda _: self.start() if tick is self.tick else None)
+
     def seconds(self, run: Run, gpus: int) -> float:
         """Seconds of a run: encoders of those that are fresh, its steps, and the decoder of those that end."""
         begins = sum(job.fresh for job in run.jobs)
@@ -193,13 +219,13 @@ class _Station(Fleet):
         encode_s, decode_s = times[begins].encode_s * (begins > 0), times[ends].decode_s * (ends > 0)
         return encode_s + run.steps * times[batch].step_s + decode_s
 
-    def checked(self, run: object, queue: Sequence[Job]) -> Run:
+    def checked(self, run: object) -> Run:
         """Return what the policy chose; refuse what cannot run."""
         name = f"`policy` {self.policy.name} chose"
         if not isinstance(run, Run) or not isinstance(run.jobs, Sequence):
             raise InputError(f"{name} {shown(run)}, must be a Run of a list of requests")
         steps, jobs, rule = run.steps, run.jobs, ""
-        if steps < 1 or not jobs or len(set(jobs)) < len(jobs) or not all(job in queue for job in jobs):
+        if steps < 1 or not jobs or len(set(jobs)) < len(jobs) or not all(job in self.queue for job in jobs):
             rule = "at least one of some that wait"
         elif steps > (left := min(job.steps_left for job in jobs)):
             rule = f"at most the {left} that are left"
@@ -213,90 +239,59 @@ class _Station(Fleet):
             raise InputError(f"{name} {steps} steps of {counted(len(jobs), 'request')}, must be {rule}")
         return run
 
-    def begin(self, run: Run, place: object, gpus: Sequence[int]) -> simpy.Event:
-        """Start a run; return the event of its end, until which requests that move there are waited for."""
-        seconds, now = self.seconds(run, len(gpus)), self.env.now
+    def begin(self, run: Run, place: object, gpus: Sequence[int]) -> None:
+        """Start a run of requests that wait; those that come from another place are handed over first."""
+        seconds, now = self.seconds(run, len(gpus)), self.now
         if any(job.place not in (None, place) for job in run.jobs):
-            seconds += self.service.handover_s(len(gpus), run.jobs[0].shape)
+            seconds += self.service.handover_s(run.jobs[0].shape)
         for job in run.jobs:
+            self.queue.remove(job)
             job.start_s, job.place = min(job.start_s, now), place
         numbers = tuple(job.number for job in run.jobs)
         part, steps = "+".join(self.parts), run.steps * ("denoise" in self.parts)
-        self.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, part, steps))
-        return self.env.timeout(seconds)
+        self.replay.log.ran.append(Ran(now, now + seconds, tuple(gpus), numbers, part, steps))
+        self.replay.env.timeout(seconds).callbacks.append(lambda _: self._end(run, place))
 
-    def ended(self, run: Run) -> Iterator[Job]:
-        """Pass on the requests of a run that are done here; yield those that are not."""
+    def _end(self, run: Run, place: object) -> None:
+        """Pass on the requests that are done here; the others wait again."""
         for job in run.jobs:
             job.steps_left -= run.steps
             if job.steps_left > 0:
-                job.ready_s = self.env.now
-                yield job
+                job.ready_s = self.now
+                self._put(job)
             else:
+                self.load -= 1
                 self.replay.passed(job, self.number + 1)
+        self.free(place, goes_on=any(job.steps_left > 0 for job in run.jobs))
+        self.replay.changed[self] = None
 
 
 class _Fixed(_Station):
-    """Replicas of fixed size, with one queue for all or one for each."""
+    """Replicas of fixed size."""
 
-    def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
-        super().__init__(replay, number, plan, first_gpu)
-        replicas = [Replica(k, len(gpus)) for k, gpus in enumerate(self.gpus)]
-        self.least_loaded, shared = plan.dispatch == "least-loaded", plan.dispatch == "shared"
-        self.queues: list[list[Job]] = [[]] if shared else [[] for _ in replicas]
-        self.idle: list[list[Replica]] = [replicas] if shared else [[of] for of in replicas]
-        self.loads = [0] * len(self.queues)
-        self.turn = count()
-        self.asked_s = [-1.0] * len(self.queues)
+    def __init__(self, replay: "Replay", number: int, gpus: Sequence[range]) -> None:
+        super().__init__(replay, number, gpus)
+        self.idle = [Replica(k, len(of)) for k, of in enumerate(gpus)]
 
-    def submit(self, job: Job) -> None:
-        """Put a request into a queue, and let idle replicas look at it."""
-        at = next(self.turn) % len(self.queues)
-        if self.least_loaded:
-            at = min(range(len(self.queues)), key=self.loads.__getitem__)
-        self.loads[at] += 1
-        self._put(job, at)
-        self._feed(at)
-
-    def _put(self, job: Job, at: int) -> None:
-        insort(self.queues[at], job, key=lambda of: (self.policy.rank(of, self), of.number))
-
-    def _feed(self, at: int) -> None:
-        """Let the idle replicas of a queue start what the policy says."""
-        queue, idle = self.queues[at], self.idle[at]
-        for replica in idle[:]:
-            if not queue:
+    def start(self) -> None:
+        """Start what the policy says on each idle replica."""
+        for replica in self.idle[:]:
+            if not self.queue:
                 return
-            chosen = self.policy.start(queue, replica, self)
-            if chosen is not None and not isinstance(chosen, int | float):
-                run = self.checked(chosen, queue)
-                for job in run.jobs:
-                    queue.remove(job)
-                idle.remove(replica)
-                end = self.begin(run, replica, self.gpus[replica.number])
-                end.callbacks.append(partial(self._end, run, replica, at))
-            elif chosen is not None:
-                if not chosen > self.env.now:
-                    rule = f"must be a Run, None, or a time to ask again after {self.env.now:g} s"
+            chosen = self.policy.start(self.queue, replica, self)
+            if isinstance(chosen, int | float):
+                if not chosen > self.now:
+                    rule = f"must be a Run, None, or a time to ask again after {self.now:g} s"
                     raise InputError(f"`policy` {self.policy.name} chose {shown(chosen)}, {rule}")
-                if self.asked_s[at] != chosen:  # the policy looks at the queue again at that time
-                    self.asked_s[at] = chosen
-                    again = self.env.timeout(chosen - self.env.now)
-                    again.callbacks.append(partial(self._ask_again, at))
+                self.start_at(chosen)
                 return
+            if chosen is not None:
+                self.idle.remove(replica)
+                self.begin(self.checked(chosen), replica, self.gpus[replica.number])
 
-    def _ask_again(self, at: int, _: simpy.Event) -> None:
-        self.asked_s[at] = -1.0  # rounding may end a wait just before its time
-        self._feed(at)
-
-    def _end(self, run: Run, replica: Replica, at: int, _: simpy.Event) -> None:
-        back = [*self.ended(run)]
-        here = 0 if back else len(self.idle[at])  # what is not done goes on where it ran
-        self.idle[at].insert(here, replica)
-        for job in back:
-            self._put(job, at)
-        self.loads[at] -= len(run.jobs) - len(back)
-        self._feed(at)
+    def free(self, place: Replica, *, goes_on: bool) -> None:
+        """Let a replica be idle: the first that is asked where it is to go on with what it ran."""
+        self.idle.insert(0 if goes_on else len(self.idle), place)
 
 
 class _Elastic(_Station):
@@ -304,71 +299,58 @@ class _Elastic(_Station):
 
     policy: ElasticPolicy
 
-    def __init__(self, replay: "Replay", number: int, plan: Plan, first_gpu: int) -> None:
-        super().__init__(replay, number, plan, first_gpu)
-        self.nodes = [(gpus, set(gpus)) for gpus in self.gpus]  # neighbours, and which of them are idle
-        self.queue: list[Job] = []
-        self.queues = [self.queue]
+    def __init__(self, replay: "Replay", number: int, gpus: Sequence[range]) -> None:
+        super().__init__(replay, number, gpus)
+        self.idle = {gpu for node in gpus for gpu in node}
+        self.count = len(self.idle)
         self.round_s = self.policy.round_s(self, replay.shapes) if replay.shapes else 0.0
-        moves_s = (self.service.handover_s(max(self.degrees), shape) for shape in replay.shapes)
-        self.tick_s = self.round_s * (1 + 1e-7) + max(moves_s, default=0.0)  # more than rounding takes
+        moves_s = max(map(self.service.handover_s, replay.shapes), default=0.0)
+        self.tick_s = self.round_s * (1 + 1e-7) + moves_s  # more than rounding takes
         self.began_s = 0.0
-        self.tick: simpy.Event | None = None
 
-    def submit(self, job: Job) -> None:
-        """Put a request into the queue, and divide the idle GPUs."""
-        self.queue.append(job)
-        self._ask()
+    def look(self) -> None:
+        """Divide the idle GPUs now, or at the start of the next round; one starts at once where nothing runs."""
+        if not self.round_s or len(self.idle) == self.count:
+            self.start()
+        elif self.queue and self.tick is None:
+            self.start_at(self.now + self.tick_s - (self.now - self.began_s) % self.tick_s)
 
-    def _ask(self) -> None:
-        """Divide the GPUs now, or at the start of the next round; one starts at once where nothing runs."""
-        if not self.round_s or all(len(gpus) == len(idle) for gpus, idle in self.nodes):
-            self._divide()
-        elif self.tick is None:
-            wait_s = self.tick_s - (self.env.now - self.began_s) % self.tick_s
-            self.tick = self.env.timeout(wait_s)
-            self.tick.callbacks.append(lambda tick: self._divide() if tick is self.tick else None)
-
-    def _divide(self) -> None:
-        self.tick, self.began_s = None, self.env.now
-        free = sum(len(idle) for _, idle in self.nodes)
-        if not self.queue or not free:
+    def start(self) -> None:
+        """Divide the idle GPUs."""
+        self.tick, self.began_s = None, self.now
+        if not self.queue or not self.idle:
             return
-        chosen: object = self.policy.divide(self.queue, free, self)
-        every = chosen if isinstance(chosen, Sequence) else (chosen,)
-        runs = [self.checked(run, self.queue) for run in every]
+        chosen: object = self.policy.divide(self.queue, len(self.idle), self)
+        runs = [self.checked(run) for run in (chosen if isinstance(chosen, Sequence) else (chosen,))]
         for run in runs if self.policy.strict else sorted(runs, key=_placing):
             block = self._block(run)
             if block is None and self.policy.strict:
                 break
             if block is not None:
-                for job in run.jobs:
-                    self.queue.remove(job)
                 if (gpus := len(block)) < run.gpus:  # the steps of about as many seconds
                     times = self.choices(run.jobs[0].shape)
                     steps = int(run.steps * times[run.gpus].step_s / times[gpus].step_s)
                     run = run._replace(steps=min(run.steps, max(1, steps)), gpus=gpus)  # noqa: PLW2901
-                self.begin(run, block, block).callbacks.append(partial(self._end, run, block))
+                self.idle.difference_update(block)
+                self.begin(run, block, block)
 
     def _block(self, run: Run) -> tuple[int, ...] | None:
-        """Take idle GPUs of one node for a run, those of its last or aligned ones; None where there are none."""
+        """Return idle GPUs of one node for a run, those of its last or aligned ones; None where there are none."""
         last = run.jobs[0].place if isinstance(run.jobs[0].place, tuple) else ()
         sizes = [gpus for gpus in reversed([*self.choices(run.jobs[0].shape)]) if gpus <= run.gpus]
-        nodes = sorted(self.nodes, key=lambda node: (not {*last}.intersection(node[0]), len(node[1])))
-        for size, (gpus, idle) in product((run.gpus,) if self.policy.strict else sizes, nodes):
-            starts = range(gpus.start, gpus.stop - size + 1, size) if len(idle) >= size else ()
+        nodes = sorted(
+            self.gpus, key=lambda node: (not {*last}.intersection(node), len(self.idle.intersection(node)))
+        )
+        for size, node in product((run.gpus,) if self.policy.strict else sizes, nodes):
+            starts = range(node.start, node.stop - size + 1, size)
             for block in (last, *(tuple(range(start, start + size)) for start in starts)):
-                if len(block) == size and idle.issuperset(block):
-                    idle.difference_update(block)
+                if len(block) == size and self.idle.issuperset(block):
                     return block
         return None
 
-    def _end(self, run: Run, block: tuple[int, ...], _: simpy.Event) -> None:
-        next(idle for gpus, idle in self.nodes if block[0] in gpus).update(block)
-        for job in self.ended(run):
-            insort(self.queue, job, key=lambda of: of.number)
-        if self.queue:
-            self._ask()
+    def free(self, place: tuple[int, ...], *, goes_on: bool) -> None:
+        """Let GPUs be idle."""
+        self.idle.update(place)
 
 
 def _placing(run: Run) -> tuple[int, bool]:
@@ -405,70 +387,68 @@ class Replay:
         self.may_miss, self.counted_from_s = may_miss, counted_from_s
         jobs = list(jobs)
         self.shapes = list(dict.fromkeys(job.shape for job in jobs))
-        self.stations: list[_Fixed | _Elastic] = []
+        self.waiting = iter(jobs)
+        self.changed: dict[_Station, None] = {}
+        self.pools: list[Sequence[_Station]] = []
         first_gpu = 0
         for number, pool in enumerate(plan.pools):
-            elastic = plan.elastic and "denoise" in pool.parts
-            self.stations.append((_Elastic if elastic else _Fixed)(self, number, plan, first_gpu))
+            gpus = [range(*ends) for ends in pairwise(accumulate(pool.replicas, initial=first_gpu))]
             first_gpu += sum(pool.replicas)
-        self.waiting = iter(jobs)
+            if plan.elastic and "denoise" in pool.parts:
+                self.pools.append([_Elastic(self, number, gpus)])
+            else:
+                queues = [gpus] if plan.dispatch == "shared" else [[of] for of in gpus]
+                self.pools.append([_Fixed(self, number, of) for of in queues])
+        self.turns = [cycle(stations) for stations in self.pools]
 
     def run(self) -> Log:
-        """Serve all requests, and return what happened.
+        """Serve all requests, or those until too many miss their deadline, and return what happened.
 
         Raises:
             InputError: the policy does not start some of them, though nothing runs.
         """
-        for _ in range(self.clients):
-            self._ask_next()
-        if not self.clients:
-            self.env.process(self._arrive())
+        self.env.process(self._arrive())
         try:
-            self.env.run()
+            while self.env.peek() < inf and self.may_miss >= 0:
+                self.env.step()
+                for station in self.changed:
+                    station.look()
+                self.changed.clear()
         except Exception as error:
             error.add_note(f"at {self.plan.replicas}, {self.plan.policy.name}")
             raise
-        if left := sum(len(queue) for station in self.stations for queue in station.queues):
+        left = sum(len(station.queue) for stations in self.pools for station in stations)
+        if left and self.may_miss >= 0:
             words = f"`policy` {self.plan.policy.name} leaves requests waiting on idle GPUs for ever"
             raise InputError(f"{words}: {left} of {left + len(self.log.jobs)}")
         self.log.end_s = float(self.env.now)
         return self.log
 
     def _arrive(self) -> Generator[simpy.Event]:
-        env = self.env
-        for job in self.waiting:
-            if job.arrival_s > env.now:
-                yield env.timeout(job.arrival_s - env.now)
-            self._submit(job)
+        """Submit requests as they arrive, of a closed loop the first of each client, once the model is loaded."""
+        for job in islice(self.waiting, self.clients or None):
+            yield self.env.timeout(max(job.arrival_s, self.loaded_s, self.env.now) - self.env.now)
+            self._submit(job, 0)
 
-    def _submit(self, job: Job) -> None:
-        """Hand a request to the first pool, once the model is loaded."""
-        first, wait_s = self.stations[0], self.loaded_s - self.env.now
-        if wait_s > 0:
-            self.env.timeout(wait_s).callbacks.append(lambda _: first.submit(job))
-        else:
-            first.submit(job)
-
-    def _ask_next(self) -> None:
-        """Let a client of a closed loop ask for its next image, while requests are to arrive."""
-        job = next(self.waiting, None) if self.env.now < self.until_s else None
-        if job is not None:
-            job.deadline_s += self.env.now - job.arrival_s
-            job.arrival_s = job.ready_s = float(self.env.now)
-            self._submit(job)
+    def _submit(self, job: Job, number: int) -> None:
+        """Hand a request to a queue of a pool."""
+        station = next(self.turns[number])
+        if self.plan.dispatch == "least-loaded":
+            station = min(self.pools[number], key=attrgetter("load"))
+        station.submit(job)
 
     def passed(self, job: Job, number: int) -> None:
         """Hand a request over to the pool of a number, or let it be complete where there is none."""
-        if number < len(self.stations):
-            job.steps_left, job.place, after = job.shape.steps, None, self.stations[number]
-            move_s = after.service.handover_s(1, job.shape)
-            job.ready_s = self.env.now + move_s
-            self.env.timeout(move_s).callbacks.append(lambda _: after.submit(job))
+        now = float(self.env.now)
+        if number < len(self.pools):
+            move_s = self.service.handover_s(job.shape)
+            job.steps_left, job.place, job.ready_s = job.shape.steps, None, now + move_s
+            self.env.timeout(move_s).callbacks.append(lambda _: self._submit(job, number))
             return
-        job.end_s = float(self.env.now)
+        job.end_s = now
         self.log.jobs.append(job)
         self.may_miss -= job.missed and job.arrival_s >= self.counted_from_s
-        if self.may_miss < 0:
-            raise TooManyMissedError
-        if self.clients:
-            self._ask_next()
+        if self.clients and now < self.until_s and (following := next(self.waiting, None)):
+            following.deadline_s += now - following.arrival_s
+            following.arrival_s = following.ready_s = now
+            self._submit(following, 0)

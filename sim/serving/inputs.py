@@ -118,8 +118,9 @@ def _check_policies(options: ServingOptions, chosen: Sequence[Policy]) -> None:
     words = ", ".join(policy.name for policy in chosen)
     if any(elastic) and options.dispatch != "shared":
         raise wrong("dispatch", f"is {options.dispatch}, but an elastic policy has one queue for all GPUs")
-    if options.max_batch is not None and not any(policy.batches for policy in chosen):
-        raise wrong("max_batch", f"is {options.max_batch}, but `policy` {words} forms no batches")
+    for name in ("max_batch", "batch_wait"):
+        if (value := getattr(options, name)) and not any(policy.batches for policy in chosen):
+            raise wrong(name, f"is {value:g}, but `policy` {words} forms no batches")
     if options.replicas is not None and all(elastic):
         raise wrong("replicas", f"is {shown(options.replicas)}, but `policy` {words} divides the GPUs itself")
 
@@ -141,31 +142,22 @@ def _kinds(options: ServingOptions, usual: Shape, model: Model | None) -> tuple[
 
 def _counts(gpus: int | str | Iterable[int] | None, node: int, options: ServingOptions) -> Sequence[int]:
     """Return the numbers of GPUs of the fleet: every one of a span; without any the largest plan's, or a node's."""
+    taken = dict(zip((options.replicas or "").split(","), map(sum, options.divisions), strict=False))
+    if options.stages:
+        taken = {"`pools`": sum(options.stages.values())}
     if gpus is None:
-        gpus = max(_taken(options).values(), default=node)
-    counts: Sequence[int]
-    if not isinstance(gpus, str):
-        counts = tuple(gpus) if isinstance(gpus, Iterable) else (gpus,)
-    elif span := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", gpus, re.ASCII):
-        counts = range(int(span[1]), int(span[2] or span[1]) + 1)
+        gpus = max(taken.values(), default=node)
+    if isinstance(gpus, Iterable) and not isinstance(gpus, str):
+        counts: Sequence[int] = tuple(gpus)
     else:
-        raise wrong("gpus", f"is {shown(gpus)}, must be a number, or 1-64")
-    if not counts:
-        raise wrong("gpus", f"is {shown(gpus)}, must go from the lower to the higher")
-    if not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
-        raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}")
-    for plan, taken in _taken(options).items():
-        if taken > max(counts) or (options.stages and taken not in counts):
-            raise wrong("gpus", f"is {max(counts)}, but {plan} takes {taken}")
+        span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(gpus), re.ASCII)
+        counts = range(int(span[1]), int(span[2] or span[1]) + 1) if span else ()
+    if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
+        raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}, or a span such as 1-64")
+    for plan, number in taken.items():
+        if number > max(counts) or (options.stages and number not in counts):
+            raise wrong("gpus", f"is {max(counts)}, but {plan} takes {number}")
     return sorted(set(counts))
-
-
-def _taken(options: ServingOptions) -> dict[str, int]:
-    """Return the GPUs that each plan takes that is asked for."""
-    if options.pools is not None:
-        return {"`pools`": sum(options.stages.values())}
-    texts = (options.replicas or "").split(",")
-    return {text: sum(sizes) for text, sizes in zip(texts, options.divisions, strict=False)}
 
 
 def _degrees(most: int, options: ServingOptions, elastic: bool) -> list[int]:
@@ -194,7 +186,7 @@ def _kind_of(usual: Shape, slo: float | str | None, model: Model | None, of: Tab
     asked = (usual.width, usual.height) if size is None else str(size)
     height, width = sides_of(asked if model is None else named_size(model, asked))
     shape = Shape(height, width, frames, steps, guidance)
-    return Kind(of.positive("share"), shape, *slo_of(wanted), of.where)
+    return Kind(of.positive("share"), shape, *slo_of(wanted), of.where, "steps" in of.values())
 
 
 def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
@@ -218,7 +210,7 @@ def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:
     if latencies and len(latencies) != len(order):
         raise InputError(f"{path}: latency_s: must be given for every request or for none")
     counts = Counter(order)
-    kinds = [Kind(counts[number] / len(order), *kind, where) for kind, (number, where) in first.items()]
+    kinds = [Kind(counts[number] / len(order), *kind, where, True) for kind, (number, where) in first.items()]
     since_first_s = tuple(arrival_s - arrivals[0] for arrival_s in arrivals)
     return kinds, Trace(since_first_s, tuple(order), tuple(latencies))
 

@@ -23,7 +23,8 @@ MOST_REQUESTS: Final = 2_000_000
 class Kind:
     """A class of requests: its share of all, what it asks for, its SLO, and where it stands.
 
-    The SLO is in seconds after the arrival or, until that is known, in times of the seconds alone.
+    The SLO is in seconds after the arrival or, until that is known, in times of the seconds alone; ``steps_said`` is
+    whether its steps are its own.
     """
 
     share: float
@@ -31,6 +32,7 @@ class Kind:
     slo_s: float = inf
     times_alone: bool = False
     where: str = ""
+    steps_said: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Load:
             return [at * stretch for at in self.trace.arrival_s], self.trace.kind
         of_gaps, of_kinds = map(np.random.default_rng, np.random.SeedSequence(self.seed).spawn(2))
         mean, (variation, clients) = self.rate_per_s * self.duration_s, process_of(self.arrivals)
-        count = int(mean + 8 * variation * mean**0.5 + 16)  # eight deviations more
+        count = int(mean + 8 * variation * mean**0.5 + 16) + clients  # eight deviations more
         if count > MOST_REQUESTS:
             words = f"`duration` and `rate` are {mean:,.0f} requests"
             raise InputError(f"{words}, must be at most {MOST_REQUESTS:,}")
@@ -233,13 +235,13 @@ class ServingOptions:
         """GPUs of each stage; none where all stages share them."""
         if self.pools is None:
             return {}
-        parts = [part.partition("=") for part in self.pools.split(",")]
-        pools = {name.strip(): number.strip() for name, _, number in parts}
-        whole = all(re.fullmatch(r"[1-9]\d{0,4}", number, re.ASCII) for number in pools.values())
-        if not whole or len(parts) != len(POOLS) or set(pools) != set(POOLS):
-            rule = f"must give GPUs of each: {','.join(f'{name}=N' for name in POOLS)}"
-            raise wrong("pools", f"is {shown(self.pools)}, {rule}")
-        return {name: int(pools[name]) for name in POOLS}
+        with suppress(ValueError):
+            parts = [part.split("=") for part in self.pools.split(",")]
+            pools = {name.strip(): int(number) for name, number in parts}
+            if len(parts) == len(POOLS) and set(pools) == set(POOLS) and min(pools.values()) > 0:
+                return {name: pools[name] for name in POOLS}
+        rule = f"must give GPUs of each: {','.join(f'{name}=N' for name in POOLS)}"
+        raise wrong("pools", f"is {shown(self.pools)}, {rule}")
 
 
 def positive(name: str, value: Any, or_else: str = "") -> float:  # noqa: ANN401

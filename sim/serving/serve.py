@@ -2,7 +2,6 @@
 
 import json
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,7 +13,8 @@ import numpy as np
 
 from profiles.errors import InfeasibleError, wrong
 from profiles.outputs import whole_file
-from sim.serving.fleet import Log, Plan, Pool, Replay, TooManyMissedError
+from sim.outcomes.runs import parameters_of
+from sim.serving.fleet import Log, Plan, Pool, Replay
 from sim.serving.options import REQUESTS, Kind, Load, ServingOptions, Trace
 from sim.serving.service import Site
 from strategies.policy import PARTS, ElasticPolicy, Policy, Shape
@@ -23,6 +23,7 @@ BATCHES: Final = 3, 30
 """Batches of consecutive requests by which an interval is found, at most: short ones, and those long enough."""
 OF_BATCH: Final = 100, 700
 """Requests of each at least: a p99 of fewer than 100 is their slowest; shorter ones than 700 are not independent."""
+
 
 STUDENT: Final = (
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
@@ -103,15 +104,17 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome under its public keys."""
-        names = ("rate_per_s", "attainment", "mean_s", "completed_per_s", "use", "keeps_up")
+        names = (
+            "rate_per_s", "attainment", "mean_s", "completed_per_s", "use", "keeps_up", "gpu_s_per_request",
+        )  # fmt: skip
         row: dict[str, Any] = {"plan": self.plan.to_json()} | {name: getattr(self, name) for name in names}
-        row |= {"gpu_s_per_request": self.gpu_s_per_request}
         row |= {f"p{percent}_s": self.percentile_s(percent) for percent in (50, 90, 99)}
         row["requests"] = len(self.latencies_s)
-        interval = interval_of_p99(self.latencies_s)
-        known = {"interval_s": interval and list(interval), "dollars_per_1000": self.dollars_per_1000}
-        known["capacity_per_s"] = self.capacity_per_s
-        row |= {key: value for key, value in known.items() if value is not None}
+        if interval := interval_of_p99(self.latencies_s):
+            row["interval_s"] = [*interval]
+        for name in ("dollars_per_1000", "capacity_per_s"):
+            if (value := getattr(self, name)) is not None:
+                row[name] = value
         return {key: None if value == inf else value for key, value in row.items()}
 
 
@@ -257,23 +260,25 @@ class Question:
         pools = tuple(Pool(of_stage[of], (part,)) for of, part in zip(stages, PARTS, strict=False))
         degrees = tuple(of for of in self.site.samplers if of <= max(replicas))
         degree = max(degrees, default=replicas[0])
+        sampler = self.site.samplers.get(degree)
+        named = ("measured", {}) if sampler is None else (sampler.name, parameters_of(sampler))
         return Plan(
-            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees, size,
-            self.site.name, *self.site.samplers.get(degree, ("", {})), degree,
+            pools or (Pool(replicas),), policy, options.dispatch, cap, options.batch_wait, degrees,
+            self.site.name, *named, degree,
         )  # fmt: skip
 
     def ceiling_per_s(self, plan: Plan) -> float:
         """Return the requests a second that a plan completes at most, however batched; 0 where one does not fit."""
         rates = []
         for pool in plan.pools:
-            rate = 0.0
-            for gpus, count in Counter(pool.replicas).items():
+            by_gpus, cap = dict[int, float](), plan.max_batch if "denoise" in pool.parts else 1
+            for gpus in set(pool.replicas):
                 sizes = [of for of in plan.degrees if of <= gpus] if plan.elastic else [gpus]
-                mean_gpu_s = self._mean_gpu_s(sizes, (plan.max_batch,), pool.parts)
-                if mean_gpu_s == inf:
+                by_gpus[gpus] = gpus / self._mean_gpu_s(sizes, (cap,), pool.parts)
+                if not by_gpus[gpus]:
                     return 0.0
-                rate += count * gpus / mean_gpu_s
-            rates.append(rate)
+            each = [by_gpus[gpus] for gpus in pool.replicas]
+            rates.append(min(each) * len(each) if plan.dispatch == "round-robin" else sum(each))
         return min(rates)
 
     def _mean_gpu_s(self, sizes: Iterable[int], caps: Iterable[int], parts: tuple[str, ...]) -> float:
@@ -303,19 +308,14 @@ class Question:
             return Load(self.kinds, rate_per_s, span_s, seed=options.seed, trace=self.trace)
         if clients := options.process.clients:
             rate_per_s = self.ceiling_per_s(plan) * 1.05
-        least = (
-            max(REQUESTS, 20 * clients) if duration_s is None else self.least
-        )  # each client asks twenty times
+        least = max(REQUESTS, 20 * clients) if duration_s is None else self.least  # each client asks 20 times
         duration_s = max(duration_s or 0.0, least / rate_per_s)
         return Load(self.kinds, rate_per_s, duration_s, options.arrivals, options.seed)
 
     def run(self, plan: Plan, rate_per_s: float, *, loaded: bool = False, recorded: bool = False) -> Outcome:
         """Return what a plan gives at a rate; requests that arrive in the warm-up are not counted.
 
-        ``loaded`` says that replicas hold the model already, and that a run may be given up.
-
-        Raises:
-            TooManyMissedError: more requests of a loaded plan miss the SLO than may.
+        ``loaded`` says that replicas hold the model already, and that a run ends where too many miss the SLO.
         """
         load, clients = self.load(rate_per_s, plan), self.options.process.clients
         requests, lasts_s, loading_s = list(load.jobs()), load.duration_s, self.options.loading * (not loaded)
@@ -346,10 +346,7 @@ class Question:
 
     def holds(self, plan: Plan, rate_per_s: float) -> bool:
         """Return whether a plan, loaded, holds the SLO at a rate."""
-        try:
-            return self.run(plan, rate_per_s, loaded=True).holds(self.options.slo_share)
-        except TooManyMissedError:
-            return False
+        return self.run(plan, rate_per_s, loaded=True).holds(self.options.slo_share)
 
     def late_alone(self, plan: Plan | None = None) -> list[tuple[Kind, float]]:
         """Return the classes that miss their SLO alone on a plan, or on any, with seconds on the fastest replica."""
@@ -382,16 +379,14 @@ class Question:
 
     def fewest(self, like: Plan, rate_per_s: float) -> Plan | None:
         """Return the plan like another on the fewest GPUs that hold the SLO at a rate, by bisection; None of none."""
-        least = like.size if isinstance(like.size, int) and not like.stages else 0
-        counts = [of for of in self.gpus if (of % least == 0 if least else of == like.gpus)]
-        plans = [self.plan(like.policy, like.size, like.max_batch, of) for of in counts]
-
-        def holds(plan: Plan | None) -> bool:
-            return (
-                plan is not None and self.ceiling_per_s(plan) >= rate_per_s and self.holds(plan, rate_per_s)
-            )
-
-        return next(iter(plans[bisect_left(plans, True, key=holds) :]), None)
+        plans, size = [like], 1 if like.elastic else like.sizes[0]
+        if not like.stages and (like.elastic or not self.options.divisions):
+            every = (self.plan(like.policy, size, like.max_batch, of) for of in self.gpus if of % size == 0)
+            plans = [plan for plan in every if plan is not None]
+        least = bisect_left(
+            plans, True, key=lambda of: self.ceiling_per_s(of) >= rate_per_s and self.holds(of, rate_per_s)
+        )
+        return next(iter(plans[least:]), None)
 
     def fewest_bound(self, rate_per_s: float) -> int:
         """Return the GPUs that no plan can do without at a rate, whatever waits: those that are busy on average."""

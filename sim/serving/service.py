@@ -18,13 +18,13 @@ from sim.explore.legality import swept_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, is_exact
 from sim.outcomes.results import Result, missing_memory
-from sim.outcomes.runs import parameters_of, run_point
+from sim.outcomes.runs import run_point
 from sim.serving.fleet import Service
 from sim.serving.options import MOST_BATCH
 from strategies.policy import PARTS, Shape, Times
 from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
-from strategies.strategy import Sampler
+from strategies.strategy import AnyStrategy
 
 COLUMNS: Final = ("height", "width", "frames", "steps", "gpus", "batch", "seconds")
 """Columns of a table of service times."""
@@ -38,7 +38,7 @@ class Site(Service):
 
     Attributes:
         name: of the cluster; empty of a table.
-        samplers: name and parameters of the sampler of a replica, by its GPUs, ascending.
+        samplers: of a replica, by its GPUs, ascending; None of a table.
         fastest: a request alone on each replica, simulated; none of a table.
         price: dollars a GPU-hour.
         runtime: the one that must run its replicas, where one is named.
@@ -50,7 +50,7 @@ class Site(Service):
 
     name: str
     per_node: int
-    samplers: dict[int, tuple[str, Mapping[str, Any]]]
+    samplers: dict[int, AnyStrategy | None]
     fastest: dict[int, Result] = field(default_factory=dict)
     price: float | None = None
     runtime: str | None = None
@@ -103,7 +103,7 @@ class Simulated(Site):
 
     Args:
         scenario: model, cluster and workload; requests change its shape, replicas its GPUs.
-        points: the samplers of replicas by their GPUs, where they are known.
+        samplers: of replicas by their GPUs, where they are known.
         names: of the samplers to choose from; all without them.
         held: parameters that samplers keep to.
         runtime: the one that must run them, where one is named.
@@ -112,21 +112,15 @@ class Simulated(Site):
     def __init__(
         self,
         scenario: SamplingScenario,
-        points: Mapping[int, Sampler] = FrozenMapping(),
+        samplers: Mapping[int, AnyStrategy | None] = FrozenMapping(),
         names: Sequence[str] | None = None,
         held: Mapping[str, Any] = FrozenMapping(),
         runtime: str | None = None,
     ) -> None:
-        super().__init__(scenario.cluster.name, scenario.cluster.devices_per_node, {}, runtime=runtime)
+        cluster = scenario.cluster
+        super().__init__(cluster.name, cluster.devices_per_node, {**samplers}, runtime=runtime)
         self.scenario, self.names, self.held = scenario, names, held
         self.parts: tuple[str, ...] = PARTS
-        self.points: dict[int, Sampler] = {}
-        for gpus, sampler in points.items():
-            self._use(gpus, sampler)
-
-    def _use(self, gpus: int, sampler: Sampler) -> None:
-        """Let a sampler run replicas of so many GPUs."""
-        self.points[gpus], self.samplers[gpus] = sampler, (sampler.name, parameters_of(sampler))
 
     def choose_samplers(self, shape: Shape, largest: Shape, degrees: Sequence[int], *, staged: bool) -> None:
         """Let the fastest sampler of a shape run the replicas of each number of GPUs, ascending.
@@ -146,9 +140,9 @@ class Simulated(Site):
                 refused.append(error)
             if best is not None:
                 self.fastest[gpus] = best
-                self._use(gpus, cast("Sampler", best.origin.strategy))
+                self.samplers[gpus] = best.origin.strategy
             elif staged and gpus == 1:
-                self._use(1, make("single", {}))
+                self.samplers[1] = make("single", {})
                 self.fastest[1] = self.result(1, shape)
             else:
                 self.impossible[f"a replica of {counted(gpus, 'GPU')}: no sampler fits"] = None
@@ -176,15 +170,15 @@ class Simulated(Site):
             if (best := sweep.best_point()) is None:
                 break
             result = sweep.result_of(best)
-            first, alone = first or result, Simulated(self.scenario, {gpus: cast("Sampler", best.strategy)})
-            if largest == shape or alone.run_s(gpus, largest) < inf:
+            first = first or result
+            if largest == shape or Simulated(self.scenario, {gpus: best.strategy}).run_s(gpus, largest) < inf:
                 return result
             points = tuple(of for of in points if of.strategy != best.strategy)
         return first
 
     def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
         """Return the seconds of a batch on so many GPUs, which hold the weights of their parts."""
-        if gpus not in self.points:
+        if gpus not in self.samplers:
             raise InfeasibleError(f"a replica of {counted(gpus, 'GPU')}: no sampler fits")
         result = self.result(gpus, shape, batch)
         peak_bytes, room = self._peak_bytes(result), room_bytes(result.device_memory_bytes, gpus)
@@ -226,10 +220,11 @@ class Simulated(Site):
         """Return the simulated run of a batch."""
         key = gpus, shape, batch
         if key not in self.results:
-            self.results[key] = run_point(self.points[gpus], at_shape(self.scenario, shape, gpus, batch))
+            scenario = at_shape(self.scenario, shape, gpus, batch)
+            self.results[key] = run_point(cast("AnyStrategy", self.samplers[gpus]), scenario)
         return self.results[key]
 
-    def handover_s(self, gpus: int, shape: Shape) -> float:
+    def handover_s(self, shape: Shape) -> float:
         """Return the seconds in which the latents of a request reach other GPUs of its node."""
         scene, link = self.scenario, self.scenario.cluster.intra_node
         size = scene.remember(("latents", shape), lambda: at_shape(scene, shape, 1, 1).latent_bytes)
@@ -241,12 +236,14 @@ class Tabled(Site):
 
     def __init__(self, rows: Mapping[Batch, float], source: str) -> None:
         sizes = sorted({gpus for gpus, *_ in rows})
-        super().__init__("", max(sizes, default=1), {gpus: ("measured", {}) for gpus in sizes})
+        super().__init__("", max(sizes, default=1), dict.fromkeys(sizes))
         self.rows, self.source = rows, source
         cases = {(gpus, shape) for gpus, shape, _ in rows}
         self.most_batch = 1
         while cases and all((*case, self.most_batch + 1) in rows for case in cases):
             self.most_batch += 1
+        if self.most_batch == 1:
+            self.impossible["batches: the table of service times has none of all shapes and GPUs"] = None
 
     def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
         """Return the seconds of a batch on so many GPUs, spread over its steps."""
