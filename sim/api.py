@@ -23,7 +23,7 @@ from profiles.errors import DiffusimNote, DiffusimWarning, InputError, shown, wa
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.explore.balance import Trained, find_balance, read_shapes
-from sim.explore.legality import always_recomputed, check_heeded, check_runs, swept_points
+from sim.explore.legality import always_recomputed, check_single, swept_points
 from sim.explore.relax import least_recomputed
 from sim.explore.scaling import counts, gpus_in
 from sim.explore.search import run_sweep
@@ -122,9 +122,7 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     check_exists(point, scenario, given_parameters(request, point))  # before its order is written out
-    check_heeded(point, scenario)
-    if runtime is not None:
-        check_runs(runtime, point, scenario)
+    check_single(point, scenario, runtime)
     check_passes(point, scenario)
     return Result.of(with_source(run_point(point, scenario), point, scenario, remarks))
 
@@ -288,11 +286,10 @@ def sweep(
         **options)  # fmt: skip
     gpus = gpus_in(gpus) if isinstance(gpus, str) else plain_value(gpus)
     several = isinstance(gpus, list | tuple | range)
-    asked, done = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price), list[Sweep]()
-    for one in asked:
+    answer = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
+    for one in answer:
         with open_store(store, one) as answers:
-            done.append(with_views(run_sweep(one, report, workers, executor, answers)))
-    answer = asked.holding(done)
+            with_views(run_sweep(one, report, workers, executor, answers))
     if len(answer.scalings) > 1 or price is not None:
         return answer
     return answer.scalings[0] if several else answer.scalings[0].sweeps[0]

@@ -95,7 +95,7 @@ def test_no_point_that_is_faster_and_smaller_is_passed_over(drawn):
     for which, seconds, gib in drawn:
         of = STARTED[which]
         expected = replace(of.expected, duration_s=seconds / 100, peak_memory_bytes=gib * GIB)
-        points.append(Point(of.source.strategy, of.strategy, result=replace(of, expected=expected)))
+        points.append(Point(of.source.strategy, of.strategy, 16, result=replace(of, expected=expected)))
     scenario = STARTED[0].source.scenario
     choice = choose(points, scenario, "throughput")
     chosen = choice.point
@@ -112,7 +112,7 @@ def test_a_simpler_point_of_a_far_wider_error_takes_no_place_by_a_tie():
         wide = replace(ddp.uncertainty, band=Band.within(spread), own=spread)
         slower = replace(zero3.expected, duration_s=1.03 * zero3.iteration_s)
         results = zero3, replace(ddp, uncertainty=wide, expected=slower)
-        points = [Point(of.source.strategy, of.strategy, result=of) for of in results]
+        points = [Point(of.source.strategy, of.strategy, 16, result=of) for of in results]
         assert is_wide(points[1], points[0]) == (chosen == "zero3")
         assert choose(points, zero3.source.scenario, "throughput").point.name == chosen
 

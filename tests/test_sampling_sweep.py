@@ -122,7 +122,7 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     print_blocks(sweep_blocks(sweep))
     out = capsys.readouterr().out
     assert "best: none; every point that fits leaves seams, which is not recommended" in out
-    assert Sweep(pixart(), points=(Point(None, "usp", reason="none"),)).best_point() is None
+    assert Sweep(pixart(), points=(Point(None, "usp", 4, reason="none"),)).best_point() is None
 
 
 def test_the_best_of_the_recommended_strategy_is_the_recommended_point_though_not_the_fastest():

@@ -69,7 +69,7 @@ def test_group_sizes_that_change_nothing_are_listed_once(scenario):
     result = run_point(small, scenario)
     alike = replace(result, parameters={**result.parameters, "group_size": 4})
     slower = replace(alike, expected=replace(alike.expected, duration_s=9.0))
-    points = [Point(small, "1f1b", result=result), Point(large, "1f1b", result=alike)]
+    points = [Point(small, "1f1b", 4, result=result), Point(large, "1f1b", 4, result=alike)]
     assert Sweep(scenario, points=tuple(points)).ranked() == points[:1]
     points[1].result = slower
     assert Sweep(scenario, points=tuple(points)).ranked() == points

@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -47,22 +46,21 @@ def sweep_command(options: argparse.Namespace) -> int:
     if options.print_experiment:
         return print_experiment(options)
     check_files(options)
-    started, done, written = _start(options), list[Sweep](), False
+    answer, written = _start(options), False
     try:
-        for sweep in started:
+        for sweep in answer:
             with (
                 api.open_store(options.store, sweep) as store,
                 on_cluster(options.dask) as workers,
                 _progress(verbose=options.verbose) as report,
             ):
-                run_sweep(sweep, report, store=store, reached=done.append, **workers)
-        answer = started.holding(done)
+                run_sweep(sweep, report, store=store, **workers)
         written = _write_complete(options, answer)
         return _show(options, answer)
     except KeyboardInterrupt:
         with postponed():
             if not written:
-                _write_reached(options, started.holding(done))
+                _write_reached(options, answer)
         raise
 
 
@@ -220,10 +218,8 @@ def _write_complete(options: argparse.Namespace, answer: Clusters) -> bool:
 def _write_reached(options: argparse.Namespace, answer: Clusters) -> None:
     """Write the rows of an interrupted sweep, and say where it goes on."""
     path, there = _incomplete(options, answer), sum(len(sweep.points) for sweep in answer)
-    known = [
-        replace(of, points=tuple(one for one in of.points if one.answered or one.reason)) for of in answer
-    ]
-    answer = answer.holding(known)
+    for sweep in answer:
+        sweep.points = tuple(point for point in sweep.points if point.answered or point.reason)
     statuses = Counter(point.status for sweep in answer for point in sweep.points)
     try:
         if statuses:  # else an earlier file may know more

@@ -67,7 +67,7 @@ def _case(point: Point, scenario: AnyScenario) -> Case | None:
     if point.strategy is None:
         return None
     try:
-        return case_of(point.strategy, point.candidate(scenario).at(scenario))
+        return case_of(point.strategy, point.candidate.at(scenario))
     except InfeasibleError:
         return None
 
@@ -83,7 +83,7 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point of a sweep, so that it fits; none of one that does not exist."""
     if point.strategy is None:
         return ()
-    candidate = point.candidate(scenario)
+    candidate = point.candidate
 
     def make() -> tuple[str, ...]:
         if point.result is not None:
@@ -211,27 +211,19 @@ def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     return runtime
 
 
-def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
-    """Refuse options of sampling that change nothing of a point; in a sweep they may change others.
+def check_single(strategy: AnyStrategy, scenario: AnyScenario, runtime: str | None) -> None:
+    """Refuse options that change nothing of the only point of a question, and a runtime that does not run it.
 
     Raises:
-        InputError: there is one.
+        InputError: there is such an option, or such a runtime.
         InfeasibleError: the point does not exist.
     """
     for reason in unused_options(strategy, scenario).values():
         raise InputError(reason)
-
-
-def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> None:
-    """Refuse a runtime that does not run a point.
-
-    Raises:
-        InputError: it does not run it, or there is none.
-        InfeasibleError: the point does not exist.
-    """
-    runtime = runtime_for(name, scenario)
-    if refused := runtime.refusal(case_of(strategy, scenario)):
-        raise InputError(f"`runtime` is {name}, but {refused}")
+    if runtime is not None and (
+        refused := runtime_for(runtime, scenario).refusal(case_of(strategy, scenario))
+    ):
+        raise InputError(f"`runtime` is {runtime}, but {refused}")
 
 
 def swept_points(
@@ -241,14 +233,14 @@ def swept_points(
     points = find_points(scenario, names, held)
     if runtime is not None:
         return within(runtime, points, scenario)
-    known = {point.candidate(scenario) for point in points if point.strategy is not None}
+    known = {point.candidate for point in points if point.strategy is not None}
     kept: dict[object, Point] = {}
     for one in all_runtimes().values():
         if one.task == scenario.task and not one.unknown(scenario.model.name):
             for nearest in (kept_to(one, point, scenario) for point in points if point.name in one.rules):
                 fixed = all(getattr(nearest.strategy, name, of) == of for name, of in held.items())
                 if nearest.strategy is not None and fixed and not refusal(one, nearest, scenario):
-                    kept.setdefault(nearest.candidate(scenario), nearest)
+                    kept.setdefault(nearest.candidate, nearest)
     return [*points, *(point for candidate, point in kept.items() if candidate not in known)]
 
 
@@ -265,7 +257,7 @@ def within(name: str | None, points: Sequence[Point], scenario: AnyScenario) -> 
     for point in points:
         nearest = kept_to(runtime, point, scenario)
         if reason := refusal(runtime, nearest, scenario):
-            none = Point(None, point.name, reason=unmarked(reason), kind=f"not in {name}")
+            none = Point(None, point.name, point.num_gpus, reason=unmarked(reason), kind=f"not in {name}")
             refused.setdefault(point.name, none)
         else:
             kept.setdefault((nearest.name, nearest.num_gpus, nearest.strategy), nearest)
@@ -283,7 +275,7 @@ def kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
     if not changes:
         return point
     strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var,assignment]
-    return point.candidate(scenario)._replace(strategy=strategy).point()
+    return point.candidate._replace(strategy=strategy).point()
 
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:

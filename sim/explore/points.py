@@ -40,8 +40,7 @@ class Candidate(NamedTuple):
 
     def point(self) -> "Point":
         """The point, of which nothing is known yet."""
-        name = self.strategy.name
-        return Point(self.strategy, name, num_gpus=self.num_gpus, checkpointing=self.checkpointing)
+        return Point(self.strategy, self.strategy.name, self.num_gpus, self.checkpointing)
 
 
 @dataclass(slots=True)
@@ -51,25 +50,25 @@ class Point:
     Attributes:
         strategy: the strategy with its parameters; None where a strategy does not apply at all.
         name: the strategy's name.
+        num_gpus: GPUs that it runs on.
+        checkpointing: what is recomputed in it, where the scenario does not say it.
         bound_s: seconds that its iteration, or its run of the sampler, cannot undercut.
         least_memory_bytes: bytes that its fullest device cannot do without.
         result: what its simulation gave.
         reason: why it cannot exist, or does not fit.
         kind: the reason without its numbers.
-        num_gpus: GPUs that it runs on; None: all that the sweep is about.
-        checkpointing: what is recomputed in it, where the scenario does not say it.
         answered: the kind of the last answer about it; empty where nothing is known.
     """
 
     strategy: AnyStrategy | None
     name: str
+    num_gpus: int
+    checkpointing: str | None = None
     bound_s: float = inf
     least_memory_bytes: float = 0.0
     result: Result | None = None
     reason: str | None = None
     kind: str | None = None
-    num_gpus: int | None = None
-    checkpointing: str | None = None
     answered: str = ""
 
     @property
@@ -87,11 +86,11 @@ class Point:
         known = self.reason or (f"over {self.bound_s:.4g} s" if self.result is None else repr(self.result))
         return f"<Point {self.strategy or self.name}: {known}>"
 
-    def candidate(self, scenario: AnyScenario) -> Candidate:
-        """Return its strategy on its GPUs, with its recomputation."""
+    @property
+    def candidate(self) -> Candidate:
+        """Its strategy on its GPUs, with its recomputation."""
         assert self.strategy is not None
-        gpus = self.num_gpus or scenario.workload.num_gpus
-        return Candidate(self.strategy, gpus, self.checkpointing)
+        return Candidate(self.strategy, self.num_gpus, self.checkpointing)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -146,7 +145,7 @@ class Point:
     def _score(self, objective: str, seconds: float, size: float) -> float:
         if objective == "memory":
             return size
-        return seconds * (self.num_gpus or 1) if objective == "cost" else seconds
+        return seconds * self.num_gpus if objective == "cost" else seconds
 
 
 def find_points(
@@ -165,16 +164,17 @@ def find_points(
             raise InputError(f"no strategy of this sweep has the parameter `{key}`")
     points: list[Point] = []
     refused: list[InputError] = []
+    gpus = scenario.workload.num_gpus
     for cls in classes:
         try:
             kept = _keep(_candidates(cls, scenario), fixed)
             candidates = dict.fromkeys(one._replace(strategy=completed(one.strategy)) for one in kept)
             points += [one.point() for one in candidates]
         except InfeasibleError as error:
-            points.append(Point(None, cls.name, reason=str(error), kind=error.kind))
+            points.append(Point(None, cls.name, gpus, reason=str(error), kind=error.kind))
         except InputError as error:
             refused.append(error)
-            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED))
+            points.append(Point(None, cls.name, gpus, reason=str(error), kind=REFUSED))
     having = any(hasattr(point.strategy, key) for point in points for key in fixed)
     if refused and not having:
         raise refused[0]
@@ -298,7 +298,7 @@ def take_answer(point: Point, kind: str, answer: Answer, scenario: AnyScenario) 
         case Bounds():
             point.bound_s = answer.bound_s
             point.least_memory_bytes = max(point.least_memory_bytes, answer.least_memory_bytes)
-            there = scenario.on(point.num_gpus or scenario.workload.num_gpus)
+            there = scenario.on(point.num_gpus)
             if there.room_bytes is not None and point.least_memory_bytes > there.room_bytes:
                 point.reason = lacking_words(point.least_memory_bytes, there)
                 point.kind, point.bound_s = OUT_OF_MEMORY, 0.0

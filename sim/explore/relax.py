@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import DiffusimError, InfeasibleError, InputError
 from profiles.software.stacks import UNFUSED
-from sim.explore.legality import check_heeded, check_runs, within
+from sim.explore.legality import check_single, within
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
 from sim.inputs.scenarios import fields_of
@@ -269,7 +269,7 @@ def _points(question: Question) -> list[Candidate]:
         except InputError:  # a value is not valid for this strategy
             continue
         every = [
-            point.candidate(question.scenario)
+            point.candidate
             for point in points
             if point.strategy is not None
             and (getattr(point.strategy, "micro_batches", None) or 1) <= MAX_MICRO_BATCHES
@@ -301,9 +301,7 @@ def _runs(question: Question, point: Candidate) -> bool:
         there = _at(question, point)
         bound(point.strategy, there)
         if question.single:
-            check_heeded(point.strategy, there)
-            if question.runtime is not None:
-                check_runs(question.runtime, point.strategy, there)
+            check_single(point.strategy, there, question.runtime)
         check_passes(point.strategy, there)
         return run_point(point.strategy, there).fits_memory
     except DiffusimError:

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from dataclasses import dataclass
+from itertools import chain, takewhile
 from math import hypot, log
 from operator import attrgetter
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
 from sim.explore.sweep import Sweep
@@ -171,13 +171,6 @@ class Clusters:
         if self.scalings[0].sweeps[0].objective != "cost":
             return "fastest"
         return "cheapest" if all(self.prices.values()) else "fewest GPU-s"
-
-    def holding(self, sweeps: Sequence[Sweep]) -> Self:
-        """Return the same with other sweeps in place of its first."""
-        every = chain(sweeps, islice(self, len(sweeps), None))
-        return replace(
-            self, scalings=tuple(replace(of, sweeps=(*islice(every, len(of)),)) for of in self.scalings)
-        )
 
     def ranked(self) -> list[tuple[Step, Sweep]]:
         """The knee and its sweep on each cluster on which something recommended fits, best first."""

@@ -14,7 +14,7 @@ tried: it would hold the inputs of stages and one layer, less than any framework
 import heapq
 import os
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -59,18 +59,15 @@ def run_sweep(
     workers: int | None = None,
     executor: Executor | None = None,
     store: Store | None = None,
-    *,
-    reached: Callable[[S], object] = lambda _: None,
 ) -> S:
-    """Return a sweep with all its points bounded, and those simulated that can still matter.
+    """Bound all points of a sweep, simulate those that can still matter, and return it.
 
     Args:
-        sweep: its points are filled in as they are done; relief adds others to what is returned.
+        sweep: its points are filled in as they are done; relief adds others, also where it is interrupted.
         report: called with the stage, how many points are done and how many there are.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: does the work in place of own processes; it is left running.
         store: what it knows is not done again, and what is done is kept in it.
-        reached: called with the sweep as it ends, also where it is interrupted.
     """
     report = (lambda *_: None) if report is None else report
     if not callable(report):
@@ -87,7 +84,7 @@ def run_sweep(
         if why := why_alone(strategies.values()):
             warn_caller(f"one process does the sweep: {why}", DiffusimWarning)
             processes = 1
-    sweep = replace(sweep, workers=processes if executor is None else 1)
+    sweep.workers = processes if executor is None else 1
     count = processes if executor is None else workers or LENT
     with Workers[tuple[str, Answers]](sweep.scenario, count, executor) as workforce:
         queue = Queue(sweep, Cache(workforce, store))
@@ -97,8 +94,7 @@ def run_sweep(
             if sweep.leading is None:
                 queue.bound_nearest()
         finally:
-            sweep = replace(sweep, points=(*sweep.points, *queue.relieved()))
-            reached(sweep)
+            sweep.points = (*sweep.points, *queue.relieved())
     return sweep
 
 
@@ -161,7 +157,7 @@ class Queue:
         """Yield what may be asked next."""
         scenario = self.sweep.scenario
         for point in self._waiting[: 2 * AT_ONCE * self.cache.workers.window]:
-            candidate, later = point.candidate(scenario), replace(point)
+            candidate, later = point.candidate, replace(point)
             while (kind := FOLLOWING[later.answered]) != REPLAY and (kind, candidate) in self.cache.known:
                 take_answer(later, kind, self.cache.known[kind, candidate], scenario)
             if self._matters(later):
@@ -170,7 +166,7 @@ class Queue:
     def _ask(self, point: Point) -> bool:
         """Bound a point more closely, or simulate it where that is done; return whether it was simulated."""
         kind = FOLLOWING[point.answered]
-        answer = self.cache.answer((kind, point.candidate(self.sweep.scenario)), self._ahead())
+        answer = self.cache.answer((kind, point.candidate), self._ahead())
         take_answer(point, kind, answer, self.sweep.scenario)
         self._relieve(point)
         return kind == REPLAY
@@ -187,7 +183,7 @@ class Queue:
         selective = point.checkpointing == BLOCK and fits and attends
         if not sweep.relief or not (block or selective):
             return
-        candidate = point.candidate(sweep.scenario)._replace(checkpointing=BLOCK if block else SELECTIVE)
+        candidate = point.candidate._replace(checkpointing=BLOCK if block else SELECTIVE)
         other = candidate.point()
         refused = sweep.runtime and refusal(find_runtime(sweep.runtime), other, sweep.scenario)
         if candidate not in self._again and not refused:

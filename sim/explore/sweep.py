@@ -33,7 +33,7 @@ def is_exact(point: Point, scenario: AnyScenario) -> bool:
     if not isinstance(strategy, Sampler):
         return True
     try:
-        return not strategy.approximation(point.candidate(scenario).at(scenario))
+        return not strategy.approximation(point.candidate.at(scenario))
     except InfeasibleError:
         return False
 
@@ -48,7 +48,7 @@ Facts = Callable[[Point, AnyScenario], Any]
 PREFERRED: Final[dict[str, Facts]] = {
     "runs today": lambda point, scenario: not starts(point, scenario),
     "surely fits": lambda point, _: point.result is not None and point.result.nearly_full,
-    "takes the fewest GPUs": lambda point, scenario: point.num_gpus or scenario.workload.num_gpus,
+    "takes the fewest GPUs": lambda point, _: point.num_gpus,
     "draws the exact image": lambda point, scenario: not is_exact(point, scenario),
     "is the simplest method": lambda point, scenario: point.complexity,
 }
@@ -129,7 +129,7 @@ TOP: Final = 20
 """Number of best points that are exact."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(slots=True, repr=False, eq=False)
 class Sweep:
     """A sweep; where it was interrupted, its points hold what is known.
 
@@ -228,8 +228,7 @@ class Sweep:
 
     def copies(self, point: Point) -> int:
         """Copies of a point that work side by side where cost is ranked by, each on images of its own; else 1."""
-        there = self.scenario.workload.num_gpus
-        return there // (point.num_gpus or there) if self.objective == "cost" else 1
+        return self.scenario.workload.num_gpus // point.num_gpus if self.objective == "cost" else 1
 
     def samples_per_s(self, point: Point) -> float:
         """Throughput of a simulated point, of all its copies together where cost is ranked by."""
@@ -304,7 +303,7 @@ class Sweep:
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
-        return with_source(result, strategy, point.candidate(self.scenario).at(self.scenario))
+        return with_source(result, strategy, point.candidate.at(self.scenario))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -361,14 +360,13 @@ def example_of(points: Iterable[Point], kind: str) -> Point:
 def example_words(points: Iterable[Point], kind: str) -> str:
     """The example of a kind of infeasible points in words."""
     points = list(points)
-    example, most = example_of(points, kind), max(point.num_gpus or 0 for point in points)
+    example, most = example_of(points, kind), max(point.num_gpus for point in points)
     degrees = [
         f"{of.replace('_', ' ')} {x}"
         for of, x in example.parameters.items()
         if ("_degree" in of or of == "micro_batches") and x
     ]
-    gpus = example.num_gpus or most
-    degrees += [f"on {counted(gpus, 'GPU')}"] if gpus < most else []
+    degrees += [f"on {counted(example.num_gpus, 'GPU')}"] if example.num_gpus < most else []
     name = ", ".join([example.name, *degrees])
     recomputing = f" with {example.checkpointing} checkpointing" if example.checkpointing else ""
     return example.name if example.reason == kind else f"{name}{recomputing}: {example.reason}"

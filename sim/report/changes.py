@@ -164,7 +164,7 @@ def _change(variation: Variation, sweep: Sweep, first: Point) -> Change:
     before_per_s = sweep.samples_per_s(first)
     speed, kept = sweep.samples_per_s(best) / before_per_s, None
     if speed < 1 and not (variation.recomputes and first.checkpointing):
-        kept = _asked(first.candidate(scenario).point(), scenario, BOUNDS, REPLAY)
+        kept = _asked(first.candidate.point(), scenario, BOUNDS, REPLAY)
     before = [of for of in sweep.points if (of.strategy, of.num_gpus) == (best.strategy, best.num_gpus)]
     before = [_asked(of, sweep.scenario, *[BOUNDS] * (of.answered == COARSE)) for of in before]
     return Change(
@@ -188,7 +188,7 @@ def _asked(point: Point, scenario: AnyScenario, *kinds: str) -> Point:
     point = replace(point)
     for kind in kinds:
         if point.reason is None:
-            take_answer(point, kind, answer_of(kind, point.candidate(scenario), scenario), scenario)
+            take_answer(point, kind, answer_of(kind, point.candidate, scenario), scenario)
     return point
 
 
