@@ -49,27 +49,28 @@ class Request:
         model: a name, a folder, or a model.
         cluster: a name, a file, or a cluster.
         gpus: GPUs in all; None takes one node, or as many as the samplers named can use.
-        strategies: those named, or made already; None asks about all of the task.
+        names: of strategies; None asks about all of the task.
         options: of the workload, what-ifs and parameters of strategies, by name.
         task: ``train`` or ``sample``, where it is said.
         stack: a name, a file, or a stack.
+        made: the only strategy, where it has its parameters already.
     """
 
     model: str | Model
     cluster: str | Cluster
     gpus: int | None
-    strategies: tuple[str | AnyStrategy, ...] | None
+    names: tuple[str, ...] | None
     options: Mapping[str, Any]
     task: str | None = None
     stack: str | Stack = DEFAULT_STACK
+    made: AnyStrategy | None = None
 
     def __post_init__(self) -> None:
         for kind, names in (("model", model_names), ("cluster", cluster_names), ("stack", stack_names)):
             if isinstance(name := getattr(self, kind), str) and name:
                 object.__setattr__(self, kind, known_name(kind, name, names()) or name)
-        if self.strategies is not None:
-            named = (strategy_named(item) if isinstance(item, str) else item for item in self.strategies)
-            object.__setattr__(self, "strategies", tuple(named))
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(map(strategy_named, self.names)))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -83,25 +84,17 @@ class Request:
         }
 
     @property
-    def names(self) -> list[str] | None:
-        """Names of the strategies; None stands for all of the task."""
-        named = self.strategies
-        return None if named is None else [item if isinstance(item, str) else item.name for item in named]
-
-    @property
     def classes(self) -> list[type[AnyStrategy]]:
         """Classes of the strategies."""
-        if self.strategies is None:
-            return list(strategies_of(find_task(self)).values())
-        return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
+        return [class_of(name) for name in self.names or strategies_of(find_task(self))]
 
 
 def find_task(request: Request) -> str:
     """Return the task of a request: of its strategies, or as it says, or as its options imply."""
     if request.task is not None and not is_one_of(request.task, *TASKS):
         raise InputError(f"`task` is {shown(request.task)}, must be one of {', '.join(TASKS)}")
-    if request.strategies is not None:
-        task, owner = _task_of_strategies(request.strategies, request.task)
+    if request.names is not None:
+        task, owner = _task_of_strategies(request.names, request.task)
     elif request.task is not None:
         task, owner = request.task, f"`task` is {request.task}"
     else:
@@ -114,16 +107,14 @@ def find_task(request: Request) -> str:
     return task
 
 
-def _task_of_strategies(strategies: Sequence[str | AnyStrategy], task: str | None) -> tuple[str, str]:
+def _task_of_strategies(names: Sequence[str], task: str | None) -> tuple[str, str]:
     """Return the task of all strategies named, and the words for why."""
-    if not strategies:
+    if not names:
         raise InputError("`strategy` names none; leave it out to ask about all")
-    pairs = [
-        (item, task_of(item)) if isinstance(item, str) else (item.name, item.task) for item in strategies
-    ]
-    (first, its), does = pairs[0], TASKS[pairs[0][1]].does
-    for name, other in pairs:
-        if other != its:
+    first, its = names[0], task_of(names[0])
+    does = TASKS[its].does
+    for name in names:
+        if (other := task_of(name)) != its:
             raise InputError(f"`strategy` names {first}, which {does}, and {name}, which {TASKS[other].does}")
     if task not in (None, its):
         raise InputError(f"`task` is {task}, but {first} {does}")
@@ -147,7 +138,7 @@ def _names_by_task() -> Iterator[set[str]]:
 def _note_task(request: Request) -> None:
     """Tell that options of both tasks were taken for sampling where no other says so."""
     training, sampling = _names_by_task()
-    if not (request.task or request.strategies or (sampling - training).intersection(request.options)):
+    if not (request.task or request.names or (sampling - training).intersection(request.options)):
         why = _sampling_flag(request)
         warn_caller(f"{why} alone asks about sampling; `task` train asks about training", DiffusimNote)
 
@@ -300,18 +291,18 @@ def request_of(
     model, cluster, stack = map(plain_value, (model, cluster, stack))
     if isinstance(cluster, str) and strategy_named(cluster, silent=True) in every_strategy():
         raise InputError(f"`cluster` is {shown(cluster)}, which is a strategy: give it as `strategy`")
+    names: tuple[str, ...] | None = None
+    made = next((one for one in strategies or () if not isinstance(one, str | type)), None)
     if strategies is not None:
-        for made in strategies:
-            if not isinstance(made, str | type):
-                take(type(made))
-        strategies = tuple(take(one) if isinstance(one, type) else one for one in strategies)
+        classes = (one if isinstance(one, str | type) else type(one) for one in strategies)
+        names = tuple(one if isinstance(one, str) else take(one) for one in classes)
     if isinstance(model, Scene):
         shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
         extra = [name for name in OPTION_NAMES if name in options]
         extra += [name for name, value in shared.items() if value is not None]
         if extra:
             raise InputError(f"{extra[0]} is given, but the scenario says it already")
-        request = Request("", "", None, strategies, options, model.task)
+        request = Request("", "", None, names, options, model.task, made=made)
     else:
         where = DEFAULT_CLUSTER if cluster is None else cluster
         usual = DEFAULT_STACK if runtime is None else find_runtime(runtime).stack
@@ -319,7 +310,7 @@ def request_of(
         if options.get("guidance") is None and model in in_turn:
             options = options | {"guidance": SEQUENTIAL}
         software = usual if stack is None else stack
-        request = Request(model or "", where, gpus, strategies, options, task, software)
+        request = Request(model or "", where, gpus, names, options, task, software, made)
         if stack is None and runtime is None and find_task(request) == SAMPLING.name:
             request = replace(request, stack=SERVED)
     check_known(request, arguments)
@@ -351,16 +342,16 @@ def resolve_scenario(model: str | Model | AnyScenario | None, request: Request) 
 
 def resolve_strategy(request: Request) -> AnyStrategy:
     """Return the only strategy of a request, with its parameters."""
-    assert request.strategies is not None
-    (strategy,), parameters = request.strategies, request.parameters
-    if isinstance(strategy, str):
-        made: AnyStrategy = make(strategy, parameters)
-        return made
+    assert request.names is not None
+    (name,), parameters = request.names, request.parameters
+    if request.made is None:
+        strategy: AnyStrategy = make(name, parameters)
+        return strategy
     if parameters:
-        raise InputError(f"{next(iter(parameters))} is given, but {strategy.name} has its parameters already")
-    return completed(replace(strategy))  # type: ignore[type-var]  # a dataclass, checked again
+        raise InputError(f"{next(iter(parameters))} is given, but {name} has its parameters already")
+    return completed(replace(request.made))  # type: ignore[type-var]  # a dataclass, checked again
 
 
 def given_parameters(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
     """Return the parameters of a strategy that were given."""
-    return request.parameters or (parameters_of(strategy) if strategy in (request.strategies or ()) else {})
+    return request.parameters if request.made is None else parameters_of(strategy)
