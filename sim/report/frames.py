@@ -43,7 +43,7 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
             continue
         unknown = {
             **question,
-            "num_gpus": point.num_gpus or workload.num_gpus,
+            "num_gpus": point.num_gpus,
             "strategy": point.name,
             "parameters": point.parameters,
             **asked,
