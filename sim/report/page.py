@@ -19,7 +19,7 @@ from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Panel, html
 from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
 from sim.report.results import command_of, measured_words, panel_of, per_words
-from sim.report.words import duration, held_fixed
+from sim.report.words import duration
 from strategies.strategy import AnyScenario
 
 HOVER: Final = "a point shows its 80 % range; a click on a strategy hides it, two show it alone"
@@ -96,8 +96,7 @@ def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
     headline = Headline("No answer", "no point that is recommended fits")
     if verdict:
         headline = headline_of(verdict.best)
-        held = [("held fixed", held_fixed(chosen.points, verdict.best))]
-        source += [Panel("", held), Command("the best again, without the sweep", verdict.again)]
+        source.append(Command("the best again, without the sweep", verdict.again))
     source += [Command("this page", asked)] if asked else []
     others = [of.chosen for of in clusters.scalings if of is not scaling]
     parts = [Part("Clusters", html(*cluster_blocks(clusters)))] if others else []

@@ -39,7 +39,6 @@ BEST: Final = 10
 """Rows of the table of the best."""
 HOW: Final = 18
 """Characters for what was varied in a narrow table."""
-VARIED: Final = Column("strategy", words=True), Column("how", 2, words=True, widest=HOW)
 MEMORY: Final = Column("memory\nGiB")
 
 
@@ -144,18 +143,13 @@ def _columns_and_rows(
             "-" if over is None else f"{result.samples_per_s / over.samples_per_s:.2f}",
             f"{result.gpu_s_per_sample:,.2f}" if sampled else throughput(result.samples_per_s),
             f"{result.bubble_ratio:.1%}",
-            memory_cell(result),
-            _first_words(starters(alike[0], sweep.scenario)),
+            f"{result.peak_memory_bytes / GIB:.1f}",
+            f"{runtimes[0]}{f' +{len(runtimes) - 1}' * (len(runtimes) > 1)}" if runtimes else "-",
         )
         for mark, alike, result in points
+        for runtimes in [starters(alike[0], sweep.scenario)]
     ]
     return columns, rows
-
-
-def _first_words(names: Sequence[str]) -> str:
-    """Return the first of some names and how many more there are."""
-    more = f" +{len(names) - 1}" if len(names) > 1 else ""
-    return f"{names[0]}{more}" if names else "-"
 
 
 def time_columns(task: str) -> list[Column]:
@@ -167,11 +161,6 @@ def time_columns(task: str) -> list[Column]:
 def time_cells(result: Result) -> tuple[str, str]:
     """Return the duration of a result, and its band."""
     return duration(result).removesuffix(f" {unit_of(result)}"), band(result) or "-"
-
-
-def memory_cell(result: Result) -> str:
-    """Return the memory that a result needs."""
-    return f"{result.expected.peak_memory_bytes / GIB:.1f}"
 
 
 def legend(table: Table) -> Iterator[str]:
@@ -238,26 +227,23 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
             lead.append((word, f"{counted(gpus, 'GPU')}: {sweep.nearest_words()}"))
             word = ""
     if fastest.gpus != knee.gpus:
-        lead.insert(0, ("fastest", _fastest_words(scaling, fastest)))
+        values = tried(point for sweep in scaling.sweeps for point in sweep.points)
+        named = ", ".join(filter(None, (fastest.result.strategy, how(fastest.result, values))))
+        speed = f"{fastest.samples_per_s:,.4g} {sample_words(fastest.result)[1]}/s"
+        copies = f", {fastest.copies} copies" if fastest.copies > 1 else ""
+        words = (
+            f"{counted(fastest.gpus, 'GPU')}, {speed}, {fastest.efficiency:.0%} efficient: {named}{copies}"
+        )
+        lead.insert(0, ("fastest", words))
     return replace(verdict, title=scaling.title, lead=tuple(lead))
-
-
-def _fastest_words(scaling: Scaling, fastest: Step) -> str:
-    """Return the most samples per second, and their efficiency, in words."""
-    values = tried(point for sweep in scaling.sweeps for point in sweep.points)
-    named = ", ".join(filter(None, (fastest.result.strategy, how(fastest.result, values))))
-    speed = f"{fastest.samples_per_s:,.4g} {sample_words(fastest.result)[1]}/s"
-    share = f"{fastest.efficiency:.0%} efficient"
-    copies = f", {fastest.copies} copies" if fastest.copies > 1 else ""
-    return f"{counted(fastest.gpus, 'GPU')}, {speed}, {share}: {named}{copies}"
 
 
 def _knee_words(scaling: Scaling, knee: Step) -> str:
     """Return the knee and the gain beyond it in words."""
-    steps, share, first = scaling.steps, f"{knee.efficiency:.0%}", scaling.steps[0].gpus
+    steps, share = scaling.steps, f"{knee.efficiency:.0%}"
     beyond = next((step for step in steps if step.gpus > knee.gpus), None)
     if len(steps) == 1:
-        return f"none: something fits on {counted(first, 'GPU')} alone, of these numbers"
+        return f"none: something fits on {counted(knee.gpus, 'GPU')} alone, of these numbers"
     if beyond is None:
         return f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays ({share} efficient)"
     more = f"the next {beyond.gpus - knee.gpus} add {beyond.gain:.0%} of ideal, below the {PAYS:.0%} that pay"
@@ -283,7 +269,7 @@ def table_of(scaling: Scaling) -> Table:
     after = {
         Column("efficiency"): [f"{step.efficiency:.0%}" for step in steps],
         Column("gain", 3): ["-", *(f"{step.gain:.0%}" for step in steps[1:])],
-        MEMORY: [memory_cell(step.result) for step in steps],
+        MEMORY: [f"{step.result.peak_memory_bytes / GIB:.1f}" for step in steps],
     }
     title = f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share"
     return _steps_table(title, before, steps, after, scaling)
@@ -301,7 +287,8 @@ def _steps_table(
     result = steps[0].result
     speed, cost = f"{sample_words(result)[1]}\nper s", f"GPU-s per\n{sample_words(result)[0]}"
     of_speed = [Column(speed), Column(cost, 4)]
-    columns = [*before, *VARIED, *time_columns(result.task), *of_speed, *after]
+    varied = Column("strategy", words=True), Column("how", 2, words=True, widest=HOW)
+    columns = [*before, *varied, *time_columns(result.task), *of_speed, *after]
     rows = [
         (
             *(cells[number] for cells in before.values()),
@@ -340,7 +327,7 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
     }
     after = {
         Column("$ per\n1,000"): ["-" if of is None else rounded(of, 3) for of in dollars],
-        MEMORY: [memory_cell(knee.result) for knee in knees],
+        MEMORY: [f"{knee.result.peak_memory_bytes / GIB:.1f}" for knee in knees],
         Column("runs in", 3): [", ".join(runtimes_of(knee.result)) or "-" for knee in knees],
     }
     where = f"{counted(first.scenario.workload.num_gpus, 'GPU')} of {first.scenario.cluster.name}"

@@ -224,10 +224,22 @@ class Accounting:
 
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None) -> tuple[Account, str]:
-    """Return the account of the best point of a sweep with reasons, and what a runner-up does longer and shorter."""
-    account = account_of(sweep.result_of(best))
+    """Return the account of the best point of a sweep with reasons, and what a runner-up does longer and shorter.
+
+    A point that does not use all GPUs has the time on all of them among its reasons.
+    """
+    account, most = account_of(sweep.result_of(best)), sweep.scenario.workload.num_gpus
     difference = "" if runner_up is None else _difference_words(sweep, account, best, runner_up)
-    return replace(account, reasons=(*account.reasons, *fewer_reason(sweep, best))), difference
+    if best.num_gpus == most:
+        return account, difference
+    there = [p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most]
+    fastest = swept(sweep, map(replace, there), sweep.scenario, "latency").fastest_point()
+    if fastest is None:
+        return account, difference
+    result = sweep.result_of(fastest)
+    first, *_ = account_of(result).reasons
+    words = f"{best.name} on all {most} GPUs takes {duration(result)}: {first.partition(HELP)[0]}"
+    return replace(account, reasons=(*account.reasons, words)), difference
 
 
 def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> str:
@@ -245,16 +257,3 @@ def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Po
         for name, of in sorted(more_s.items(), key=lambda item: -item[1])
         if abs(of) > least_s
     )
-
-
-def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
-    """Yield the time on all GPUs, where the answer does not use all of them."""
-    most = sweep.scenario.workload.num_gpus
-    if best.num_gpus == most:
-        return
-    there = [p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most]
-    fastest = swept(sweep, map(replace, there), sweep.scenario, "latency").fastest_point()
-    if fastest is not None:
-        result = sweep.result_of(fastest)
-        first, *_ = account_of(result).reasons
-        yield f"{best.name} on all {most} GPUs takes {duration(result)}: {first.partition(HELP)[0]}"

@@ -268,16 +268,13 @@ class NoVerdict(Panelled):
     def __bool__(self) -> Literal[False]:
         return False
 
-    def __str__(self) -> str:
-        return str(self.sweep.none_fits())
-
     def __repr__(self) -> str:
         return f"<NoVerdict: {self.sweep.none_fits(most=0)}>"
 
     @property
     def panel(self) -> Panel:
         """The same as a panel."""
-        return Panel(self.sweep.title, [("", str(self))])
+        return Panel(self.sweep.title, [("", str(self.sweep.none_fits()))])
 
 
 def _short(result: Result) -> dict[str, Any]:

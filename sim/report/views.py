@@ -16,7 +16,7 @@ from sim.outcomes import results
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from sim.report.balances import balance_blocks
-from sim.report.blocks import Answer, Panel, html
+from sim.report.blocks import Answer, html
 from sim.report.frames import frame_of, rows
 from sim.report.page import run_page, write_page, write_sweep_report
 from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
@@ -200,9 +200,8 @@ class Scaling(_Swept, scaling.Scaling):
 
     def _repr_html_(self) -> str:
         """Return the verdict at the knee and the best on each number of GPUs, in a notebook."""
-        if not (verdict := self.verdict):
-            return html(Panel(repr(self)[1:-1], [("", str(verdict))]))
-        return html(verdict.panel, table_of(self), MORE)
+        verdict = self.verdict
+        return html(verdict.panel, table_of(self), MORE) if verdict else html(verdict.panel)
 
     @property
     def verdict(self) -> Verdict | NoVerdict:

@@ -66,15 +66,19 @@ class Chart(Figure):
             super().savefig(*args, **kwargs)
 
     def _repr_png_(self) -> bytes:
-        buffer = BytesIO()
-        self.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
-        return buffer.getvalue()
+        return _bytes_of(self, format="png", dpi=DOTS_PER_INCH)
 
     def _ipython_display_(self) -> None:
         """Show the figure once: as the current one, notebooks that show figures inline would show it again."""
         notebook: Any = sys.modules["IPython.display"]
         notebook.display(notebook.Image(self._repr_png_()))
         _close(self)
+
+
+def _bytes_of(figure: Figure, **look: Any) -> bytes:  # noqa: ANN401
+    buffer = BytesIO()
+    figure.savefig(buffer, **look)
+    return buffer.getvalue()
 
 
 def _close(figure: Figure) -> None:
@@ -95,10 +99,9 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
 
 def as_html(figure: Figure) -> str:
     """Return a figure as an image in HTML, which needs no other file."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    picture = _bytes_of(figure, format="svg", metadata={"Date": None})
     _close(figure)
-    source = f"data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode()}"
+    source = f"data:image/svg+xml;base64,{b64encode(picture).decode()}"
     return f'<div class="figure"><img style="max-width: 100%" src="{source}"></div>'
 
 
