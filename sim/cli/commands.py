@@ -193,11 +193,7 @@ def schedule_command(options: argparse.Namespace) -> int:
 def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
     comparison = compare(options.before, options.after, question=options.question or ())
-    if options.json:
-        print(json.dumps(comparison.to_json(), allow_nan=False))
-    else:
-        print_blocks(comparison.blocks, wrap=False)
-    return 0
+    return print_answer(options, comparison, lambda: comparison.blocks)
 
 
 def merge_command(options: argparse.Namespace) -> int:

@@ -104,13 +104,13 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
-def print_blocks(blocks: Sequence[Block], *, as_markdown: bool = False, wrap: bool = True) -> None:
+def print_blocks(blocks: Sequence[Block], *, as_markdown: bool = False) -> None:
     """Print blocks on the terminal, or as Markdown."""
     screen = console()
     if as_markdown:
         print(_with_bars(markdown(*blocks), screen))
     else:
-        write(screen, *blocks, wrap=wrap)
+        write(screen, *blocks)
 
 
 def _with_bars(words: str, screen: Console) -> str:
@@ -118,8 +118,8 @@ def _with_bars(words: str, screen: Console) -> str:
     return words.translate(PLAIN_BARS) if screen.options.ascii_only else words
 
 
-def write(screen: Console, *blocks: Block, wrap: bool = True) -> None:
-    """Write blocks on a screen; without ``wrap`` texts may be wider."""
+def write(screen: Console, *blocks: Block) -> None:
+    """Write blocks on a screen."""
     for block in blocks:
         match block:
             case Panel():
@@ -131,14 +131,14 @@ def write(screen: Console, *blocks: Block, wrap: bool = True) -> None:
             case Command():
                 screen.print(f"{block.gives}: {block.line}", soft_wrap=True)
             case _:
-                screen.print(block, soft_wrap=not wrap)
+                screen.print(block)
 
 
-def text(*blocks: Block, width: int = NARROW, wrap: bool = True) -> str:
+def text(*blocks: Block) -> str:
     """Blocks as text without colours."""
     file = StringIO()
-    screen = Console(file=file, width=width, highlight=False, emoji=False, markup=False, color_system=None)
-    write(screen, *blocks, wrap=wrap)
+    screen = Console(file=file, width=NARROW, highlight=False, emoji=False, markup=False, color_system=None)
+    write(screen, *blocks)
     return file.getvalue().rstrip("\n")
 
 

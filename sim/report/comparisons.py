@@ -12,7 +12,7 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
-from sim.report.blocks import WIDEST, Block, Column, Table, html, text
+from sim.report.blocks import Block, Column, Line, Panel, Table, html, text
 from sim.report.frames import rows
 from sim.report.words import timed
 
@@ -176,7 +176,7 @@ class Compared(NamedTuple):
     names: tuple[str, str] = ("before", "after")
 
     def __repr__(self) -> str:
-        return text(*self.blocks, width=WIDEST, wrap=False)
+        return text(*self.blocks)
 
     def _repr_html_(self) -> str:
         """Return the same, in a notebook."""
@@ -245,18 +245,19 @@ def _source(name: str, answer: object) -> Path | NamedRows:
 
 def _blocks(one: Comparison) -> Iterator[Block]:
     """Yield the changes of a question, its winners, and the points that moved most."""
-    yield one.before.words
-    yield from (f"  {line}" for line in _reasons(one))
     best = (
         f"{key} ({_timed(of, of.points[key].seconds)})" if key else "none"
         for key, of in zip(one.winners, one, strict=True)
     )
-    winners = " -> ".join(dict.fromkeys(best))
     word = "best of each" if "objective" in one.differing else "fastest" if one.stored else "best"
-    yield f"  {word}: {winners}"
-    turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
-    moved = f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
-    yield f"  {moved}; others: {turned}" if turned else f"  {moved}"
+    lines = [
+        *_difference_lines(one),
+        (word, " -> ".join(dict.fromkeys(best))),
+        ("points", f"simulated in both: {one.same} as they were, {len(one.moved)} moved"),
+    ]
+    if turned := ", ".join(f"{count} {words}" for words, count in one.turned.items()):
+        lines.append(("", f"others: {turned}"))
+    yield Panel(one.before.words, lines)
     if largest := one.moved[:SHOWN]:
         columns = [Column("point", words=True), *map(Column, ("before", "after", "change", "rank"))]
         rows = [
@@ -272,17 +273,14 @@ def _blocks(one: Comparison) -> Iterator[Block]:
         yield Table(f"the {counted(len(largest), 'largest change')}", columns, rows)
 
 
-def _reasons(one: Comparison) -> Sequence[str]:
-    """Return the differences between the two, in words."""
-    lines = {key: f"{key}: {a or 'not asked'} -> {b or 'not asked'}" for key, (a, b) in one.differing.items()}
-    if models := lines.pop("model", ""):
-        return [f"two models are compared: {models.removeprefix('model: ')}", *lines.values()]
-    if lines:
-        return list(lines.values())
+def _difference_lines(one: Comparison) -> Sequence[Line]:
+    """Return the differences between the two."""
+    if one.differing:
+        lines = [(key, f"{a or 'not asked'} -> {b or 'not asked'}") for key, (a, b) in one.differing.items()]
+        return sorted(lines, key=lambda line: line[0] != "model")
     if not (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}:
-        return ["asked the same; which inputs differ is not known: one of the two has no hashes of them"]
-    same = "the same is asked, of the same inputs"
-    return [f"{same}: the code that simulated differs" if one.moved else same]
+        return [("asked", "the same; which inputs differ is not known: one of the two has no hashes of them")]
+    return [("asked", f"the same, of the same inputs{': the code that simulated differs' * bool(one.moved)}")]
 
 
 def _timed(record: Recorded, seconds: float | None) -> str:

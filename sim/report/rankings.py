@@ -87,17 +87,17 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
 
 
 def _shown(simulated: Iterable[Point], best: Collection[int]) -> Iterator[tuple[int, list[Point]]]:
-    """Yield the best points, and the best of each strategy, with their ranks; those of one result together."""
-    alike: dict[Any, tuple[int, list[Point]]] = {}
+    """Yield the best points, and the best of each strategy, with their ranks; those of one result follow the first."""
+    alike: dict[Any, list[tuple[int, Point]]] = {}
     for rank, point in enumerate(simulated, 1):
         _, *result = point.identity or ("",)
-        alike.setdefault(tuple(result), (rank, []))[1].append(point)
+        alike.setdefault(tuple(result), []).append((rank, point))
     strategies = set[str]()
-    for rank, points in alike.values():
-        names = {point.name for point in points}
-        if not names <= strategies or any(id(point) in best for point in points):
-            strategies |= names
-            yield rank, points
+    for points in alike.values():
+        told = [of for of in points if id(of[1]) in best or of[1].name not in strategies]
+        strategies |= {of.name for _, of in points}
+        for rank, first in told[:1]:
+            yield rank, [first, *(of for _, of in points if of is not first)]
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:
