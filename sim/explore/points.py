@@ -235,7 +235,9 @@ class Bounds:
 
 Answer = Bounds | Result | InfeasibleError
 """Bounds or a result, or the reason for neither."""
-Answers = dict[Candidate, Answer]
+Question = tuple[str, Candidate]
+"""A kind of answer, and the point that is asked about."""
+Answers = dict[Question, Answer]
 COARSE, BOUNDS, ORDER, REPLAY = "coarse", "bounds", "order", "replay"
 """Kinds of answers: bounds for any cuts and order, for any order, for its own order, and a simulation's outcome."""
 
@@ -268,16 +270,16 @@ def answer_of(kind: str, candidate: Candidate, scenario: AnyScenario) -> Answer:
         return error
 
 
-def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
-    """Return a kind of answers, and these answers about points; an error of a strategy's own names its point.
+def answer_all(questions: Sequence[Question], scenario: AnyScenario) -> Answers:
+    """Return the answers to questions; an error of a strategy's own names its point.
 
     Raises:
         DeadlockError: the order of a point can never be carried out.
     """
     answers: Answers = {}
-    for candidate in candidates:
+    for kind, candidate in questions:
         try:
-            answers[candidate] = answer_of(kind, candidate, scenario)
+            answers[kind, candidate] = answer_of(kind, candidate, scenario)
         except Exception as error:
             values = parameters_of(candidate.strategy).items()
             there = (f"{name} {value}" for name, value in values if value is not None)
@@ -286,7 +288,7 @@ def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario
                 raise DeadlockError(f"{words}: {error}") from None
             error.add_note(f"at {words}")
             raise
-    return kind, answers
+    return answers
 
 
 def take_answer(point: Point, kind: str, answer: Answer, scenario: AnyScenario) -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import inf
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
@@ -34,6 +33,7 @@ from sim.explore.points import (
     Answers,
     Candidate,
     Point,
+    Question,
     answer_all,
     take_answer,
 )
@@ -86,13 +86,11 @@ def run_sweep(
             processes = 1
     sweep.workers = processes if executor is None else 1
     count = processes if executor is None else workers or LENT
-    with Workers[tuple[str, Answers]](sweep.scenario, count, executor) as workforce:
+    with Workers[Answers](sweep.scenario, count, executor) as workforce:
         queue = Queue(sweep, Cache(workforce, store))
         try:
             queue.bound(report)
-            queue.go_on(report)
-            if sweep.leading is None:
-                queue.bound_nearest()
+            queue.simulate(report)
         finally:
             sweep.points = (*sweep.points, *queue.relieved())
     return sweep
@@ -153,7 +151,7 @@ class Queue:
     def _turn(self, point: Point) -> tuple[float, int]:
         return point.least_score(self.sweep.objective), self._places[id(point)]
 
-    def _ahead(self) -> Iterator["Question"]:
+    def _ahead(self) -> Iterator[Question]:
         """Yield what may be asked next."""
         scenario = self.sweep.scenario
         for point in self._waiting[: 2 * AT_ONCE * self.cache.workers.window]:
@@ -191,7 +189,7 @@ class Queue:
             self._ask(other)  # coarsely
             insort(self._waiting, other, key=self._turn)
 
-    def go_on(self, report: Report) -> None:
+    def simulate(self, report: Report) -> None:
         """Ask about points in their turn as long as they matter."""
         done = 0
         while self._waiting:
@@ -206,15 +204,6 @@ class Queue:
             done += 1
             report("simulating", done, done + len(self._waiting))
 
-    def bound_nearest(self) -> None:
-        """Bound more closely what may lack least memory, with relief or without: the verdict names it."""
-        for points in (self.sweep.points, self._again.values()):
-            lacking, least = [of for of in points if of.kind == OUT_OF_MEMORY], inf
-            for point in sorted(lacking, key=attrgetter("needed_bytes")):
-                if point.answered == COARSE and point.needed_bytes < least:
-                    self._ask(point)
-                least = min(least, point.needed_bytes if point.kind == OUT_OF_MEMORY else inf)
-
     def relieved(self) -> list[Point]:
         """Simulated points with relief; where nothing at all is feasible, the one that lacks least memory."""
         tried = sorted(self._again.values(), key=lambda point: self._places[id(point)])
@@ -222,10 +211,6 @@ class Queue:
             return [point for point in tried if point.status == "simulated"]
         lacking = [point for point in tried if point.kind == OUT_OF_MEMORY]
         return [example_of(lacking, OUT_OF_MEMORY)] if lacking else []
-
-
-Question = tuple[str, Candidate]
-"""A kind of answer, and the point that is asked about."""
 
 
 class Cache:
@@ -237,41 +222,41 @@ class Cache:
         known: answers that were asked for.
     """
 
-    def __init__(self, workers: Workers[tuple[str, Answers]], store: Store | None) -> None:
+    def __init__(self, workers: Workers[Answers], store: Store | None) -> None:
         self.workers, self.store = workers, store
-        self.known: dict[Question, Answer] = {}
+        self.known: Answers = {}
         self._requested: set[Question] = set()
 
     def answer(self, question: Question, ahead: Iterator[Question]) -> Answer:
         """Return the answer to a question; what may be asked next is submitted ``ahead`` where workers are idle."""
-        self._request(question[0], question[1:])
+        self._request([question])
         while question not in self.known:
             while self.workers.open_tasks < self.workers.window and (other := next(ahead, None)) is not None:
                 more = islice(ahead, AT_ONCE - 1) if other[0] != REPLAY else ()
-                self._request(other[0], [other[1], *(one for kind, one in more if kind == other[0])])
+                self._request([other, *(one for one in more if one[0] == other[0])])
             self._keep(self.workers.finished())
         return self.known[question]
 
-    def _request(self, kind: str, candidates: Sequence[Candidate]) -> None:
+    def _request(self, questions: Sequence[Question]) -> None:
         """Have answers found out, unless they are known, to the store too, or are being found out."""
-        fresh = [candidate for candidate in candidates if (kind, candidate) not in self._requested]
-        self._requested.update((kind, candidate) for candidate in fresh)
+        fresh = [question for question in questions if question not in self._requested]
+        self._requested.update(fresh)
         if self.store is not None:
-            kept = {(kind, candidate): self.store.answer(kind, candidate) for candidate in fresh}
+            kept = {question: self.store.answer(*question) for question in fresh}
             self.known |= {question: answer for question, answer in kept.items() if answer is not None}
-        if unknown := tuple(candidate for candidate in fresh if (kind, candidate) not in self.known):
-            if kind == COARSE:  # found sooner than sent to a worker
-                self._keep([answer_all(kind, unknown, self.workers.known)])
+        if unknown := [question for question in fresh if question not in self.known]:
+            if unknown[0][0] == COARSE:  # found sooner than sent to a worker
+                self._keep([answer_all(unknown, self.workers.known)])
             else:
-                self.workers.submit(partial(answer_all, kind, unknown))
+                self.workers.submit(partial(answer_all, unknown))
 
-    def _keep(self, done: Iterable[tuple[str, Answers]]) -> None:
+    def _keep(self, done: Iterable[Answers]) -> None:
         """Keep answers that were found out, in the store too."""
-        for kind, answers in done:
-            self.known |= {(kind, candidate): answer for candidate, answer in answers.items()}
+        for answers in done:
+            self.known |= answers
             if self.store is not None:
                 try:
-                    self.store.keep(kind, answers)
+                    self.store.keep(answers)
                 except InputError as error:  # such as a full disk
                     warn_caller(f"{error}: what is still found is not kept", DiffusimWarning)
                     self.store = None

@@ -179,11 +179,11 @@ class Store(StoreFile):
             row = self.connection.execute(select, (self.question, text_of(point), kind)).fetchone()
             return None if row is None else _answer_from(json.loads(row[0]), point, self.scenario)
 
-    def keep(self, kind: str, answers: Answers) -> None:
+    def keep(self, answers: Answers) -> None:
         """Write answers down; they are there whatever happens next."""
         rows = [
             (self.question, text_of(point), kind, json.dumps(_written(answer)))
-            for point, answer in answers.items()
+            for (kind, point), answer in answers.items()
         ]
         with self.writing():
             self.connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", rows)
