@@ -8,7 +8,7 @@ import numpy as np
 from profiles.errors import InfeasibleError
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import FloatArray
-from strategies.partitions.chain import BoolArray, ChainCosts, StageMemory, block_partition, optimal_partition
+from strategies.partitions.chain import ChainCosts, StageMemory, block_partition, optimal_partition
 from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
@@ -160,17 +160,10 @@ def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> 
     """The costs that the partition minimises: layers, messages over each cut, gradient reduction."""
     component, batch = layout.scenario.model.components[backbone], layout.local_batch
     forward_s, backward_s = layout.layer_times(backbone)
-
-    def make() -> tuple[FloatArray, FloatArray, BoolArray]:
-        layers, cuts = component.layers, range(len(component.layers) - 1)
-        return (
-            np.array([float(layout.summed_of(component, i, i + 1)) for i in range(len(layers))]),
-            np.array(component.cut_bytes[:-1]),
-            np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool),
-        )
-
-    summed, sample_bytes, legal = layout.scenario.remember(("cuts", backbone, layout.scatters), make)
-    cut_bytes = sample_bytes * batch
+    layers = range(len(component.layers))
+    summed = np.array([float(layout.summed_of(component, layer, layer + 1)) for layer in layers])
+    legal = np.array([not any(component.live_skips(layer)) for layer in layers[:-1]], dtype=bool)
+    cut_bytes = np.array(component.cut_bytes[:-1]) * batch
     wire_s, delay_s = layout.slowest_hop
     gradient_bytes, law = layout.scenario.workload.recipe.gradient_bytes, layout.reduction()
     stage_bytes = float(summed.sum()) * gradient_bytes / layout.shape.degree

@@ -168,23 +168,20 @@ class Layout:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, numbered one chain after the other."""
-        alike = (self.local_batch, self.share)
-        remember = self.scenario.remember
-        chains = (remember(("stages", cut, *alike), lambda cut=cut: self._stages(cut)) for cut in self.cuts)  # type: ignore[misc]
-        return tuple(stage for chain in chains for stage in chain)
-
-    def _stages(self, cut: Cut) -> tuple[Stage, ...]:
-        forward_s, backward_s = self.layer_times(cut.component)
-        layers = self.scenario.model.components[cut.component].layers
-        positions = cut.positions or range(cut.num_stages)
-        return tuple(
-            Stage(
-                cut.component, first, end - 1, position,
-                float(np.add.reduce(forward_s[first:end])), float(np.add.reduce(backward_s[first:end])),
-                sum(layer.parameters for layer in layers[first:end]),
+        stages = list[Stage]()
+        for cut in self.cuts:
+            times_s, layers = (
+                self.layer_times(cut.component),
+                self.scenario.model.components[cut.component].layers,
             )
-            for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
-        )  # fmt: skip
+            positions = cut.positions or range(cut.num_stages)
+            for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True):
+                forward_s, backward_s = (float(np.add.reduce(of[first:end])) for of in times_s)
+                parameters = sum(layer.parameters for layer in layers[first:end])
+                stages.append(
+                    Stage(cut.component, first, end - 1, position, forward_s, backward_s, parameters)
+                )
+        return tuple(stages)
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
