@@ -167,8 +167,7 @@ class _Pieces:
 
 def _items_of(layout: Layout, inside: Inside, kind: str) -> Items:
     """The pieces of a pass through a unit, and the exchanges between them."""
-    key = ("items", inside, layout.share, kind)
-    return layout.scenario.remember(key, lambda: _joined(_Pieces(layout, inside).items(kind)))
+    return _joined(_Pieces(layout, inside).items(kind))
 
 
 def _joined(items: Iterator[float | TeamExchange]) -> Items:

@@ -28,7 +28,7 @@ from profiles.architectures.models import Model, load_model
 from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.costs.layer_times import BACKWARD_WORK
 from profiles.errors import InputError
-from profiles.files import Row, Table, path_kind, read_rows
+from profiles.files import Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS, Device
 from profiles.machines.laws import Rates
 from profiles.measuring.fitting.least_squares import Errors, least_squares
@@ -51,7 +51,7 @@ LAUNCHES: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a profile, as a calibration needs it: model, measurement, memory of the GPU, and number of rows.
+    """Header of a profile, as a calibration needs it: model, measurement, and memory of the GPU.
 
     ``updates`` are measured steps of the optimizer: component, bytes that its memory recipe moves, in GB, and seconds.
     """
@@ -62,7 +62,6 @@ class Header:
     dtype: str
     source: str
     memory_GiB: float | None = None  # noqa: N815  the unit's own spelling
-    rows: int | None = None
     updates: tuple[tuple[str, float, float], ...] = ()
 
 
@@ -88,7 +87,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
     """
     size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
     samples = []
-    for name, rows in grouped(_rows(path, header), lambda row: row.text("component")).items():
+    for name, rows in grouped(read_rows(path, TIME_COLUMNS), lambda row: row.text("component")).items():
         component = next((of for of in model.components if of.name == name), None)
         if component is None:
             known = ", ".join(of.name for of in model.components)
@@ -105,15 +104,6 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
             passes = (FORWARD, time.forward_s, forward), (BACKWARD, time.backward_s, backward)
             samples += [_sample(place, *of) for of in passes if of[1] > 0 and of[2].any()]
     return samples
-
-
-def _rows(path: Path, header: Header | None) -> list[Row]:
-    rows = read_rows(path, TIME_COLUMNS)
-    if header is not None and header.rows not in (None, len(rows)):
-        raise InputError(f"{path}: has {len(rows)} rows, its header says {header.rows}: it is not whole")
-    if not rows:
-        raise InputError(f"{path}: has no rows")
-    return rows
 
 
 def _sample(place: Record, quantity: str, seconds: float, amounts: FloatArray) -> Record:
@@ -189,10 +179,10 @@ def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> De
             for component, moved, seconds in header.updates:  # of weights, which move what the recipe does
                 place = {"model": model.name, "component": component, "layer": -1, "batch": 1, "shape": ()}
                 records.append(_sample(place, UPDATE, seconds, np.array([0.0, 0.0, 0.0, moved, 0.0])))
-    samples = pd.DataFrame(records)
-    times = int((samples["quantity"] != UPDATE).sum())
+    times = sum(record["quantity"] != UPDATE for record in records)
     if times < len(RATE_KEYS):
         raise InputError(f"{times} times of layers are too few for {len(RATE_KEYS)} rates")
+    samples = pd.DataFrame(records)
     samples["shape"] = pd.factorize(samples["shape"])[0]
     models_out, shapes_out = (tuple(_folds(samples, by)) for by in ("model", "shape"))
     return DeviceCalibration(device, tuple(headers), samples, _fit_times(samples), models_out, shapes_out)
