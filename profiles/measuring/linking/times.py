@@ -120,15 +120,6 @@ TIMEOUT: Final = timedelta(seconds=120)
 T = TypeVar("T")
 
 
-class Session(NamedTuple):
-    """One measurement of this process and the ranks it is joined to."""
-
-    place: Place
-    device: torch.device
-    sizes: tuple[int, ...]
-    everyone: Members
-
-
 def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
     """Message sizes in steps of four, ``max_bytes`` the largest."""
     smaller = max_bytes // STEP
@@ -161,11 +152,10 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
-    session = Session(place, device, sizes_up_to(max_bytes), everyone)
-    measured = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
-    groups = _groups(place)
-    measured += [_curve(session, operation, members) for members in groups for operation in OPERATIONS]
-    slowdowns = tuple(_slowdowns(session))
+    what = [(PING_PONG, pair) for pair in _pairs(place)]
+    what += [(operation, members) for members in _groups(place) for operation in OPERATIONS]
+    measured = [_curve(*of, sizes_up_to(max_bytes), device) for of in what]
+    slowdowns = tuple(_slowdowns(everyone, max_bytes, device))
     gathered = [halves for of_rank in _of_all_ranks(measured) for halves in of_rank if halves]
     dist.barrier()
     dist.destroy_process_group()
@@ -206,17 +196,19 @@ def doublings(largest: int) -> list[int]:
     return [*smaller, largest] if largest > 1 else []
 
 
-def _curve(session: Session, operation: str, members: Members) -> Sequence[MeasuredCurve]:
+def _curve(
+    operation: str, members: Members, sizes_bytes: Sequence[int], device: torch.device
+) -> Sequence[MeasuredCurve]:
     """Idle times of odd and of even rounds, on the first rank of the group; none on others; all ranks call it."""
-    means_by_size: dict[int, list[float]] = {members.elements_of(size): [] for size in session.sizes}
+    means_by_size: dict[int, list[float]] = {members.elements_of(size): [] for size in sizes_bytes}
     for _ in range(ROUNDS):
         for elements, means in means_by_size.items():
-            if session.place.rank in members.ranks:
-                call = bind(operation, members, elements, session.device)
+            if dist.get_rank() in members.ranks:
+                call = bind(operation, members, elements, device)
                 repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
                 means.append(mean_s(call, int(repeats)))
             dist.barrier()
-    if session.place.rank != members.ranks[0]:
+    if dist.get_rank() != members.ranks[0]:
         return ()
     group, one_way = Group(len(members.ranks), members.num_nodes), 0.5 if operation == PING_PONG else 1.0
     sizes, rounds_s = ELEMENT_BYTES * np.array([*means_by_size], float), np.array([*means_by_size.values()])
@@ -230,10 +222,9 @@ def mean_s(call: Call, repeats: int) -> float:
     return timer.timeit(repeats).mean
 
 
-def _slowdowns(session: Session) -> Iterator[float]:
-    """How much longer compute takes beside collectives of the largest size, by operation."""
-    device, everyone = session.device, session.everyone
-    elements = everyone.elements_of(session.sizes[-1])
+def _slowdowns(everyone: Members, size_bytes: int, device: torch.device) -> Iterator[float]:
+    """How much longer compute takes beside collectives of a size, by operation."""
+    elements = everyone.elements_of(size_bytes)
     dist.barrier()
     alone_s = product_s(device, partial(time.sleep, 2 * BESIDE_S))
     for operation in OPERATIONS:
