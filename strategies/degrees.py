@@ -8,11 +8,7 @@ from strategies.policy import Fleet, Job
 
 def fastest_s(job: Job, fleet: Fleet, steps: int = 0) -> float:
     """Seconds that the rest of a request takes at least, after some more steps of it."""
-    first = job.fresh and not steps
-    left = job.steps_left - steps
-    return min(
-        of.encode_s * first + left * of.step_s + of.decode_s for of in fleet.choices(job.shape).values()
-    )
+    return min(fleet.left_s(gpus, job, steps) for gpus in fleet.choices(job.shape))
 
 
 def least_gpu_seconds(job: Job, fleet: Fleet, within_s: float = inf, step_s: float = inf) -> int:

@@ -129,10 +129,11 @@ class Fleet(ABC):
     def choices(self, shape: Shape) -> Mapping[int, Times]:
         """Return the seconds of a request of a shape by degree, the lowest first, where it fits."""
 
-    def left_s(self, gpus: int, job: Job) -> float:
-        """Return the seconds that the rest of a request takes alone on so many GPUs."""
-        times = self.times(gpus, job.shape)
-        return times.encode_s * job.fresh + job.steps_left * times.step_s + times.decode_s
+    def left_s(self, gpus: int, job: Job, steps: int = 0) -> float:
+        """Return the seconds that the rest of a request takes alone on so many GPUs, after some more steps of it."""
+        times = self.choices(job.shape)[gpus]
+        first = job.fresh and not steps
+        return times.encode_s * first + (job.steps_left - steps) * times.step_s + times.decode_s
 
 
 Rank = float | tuple[float, ...]

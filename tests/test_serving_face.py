@@ -232,7 +232,8 @@ def test_a_serving_shows_itself_in_notebooks():
     degrees = {"ring_degree": 2, "pipeline_degree": 1, "receive": "before"}  # of no pipeline
     assert plan_words(replace(serving.best.plan, parameters=degrees)).endswith(", ring-degree 2")
     assert len(serving.requests()) == len(serving.best.log.jobs)
-    for figure in (serving.plot(), sim.plots.plot_fleet(serving), sim.plots.plot_queue(serving)):
+    none = sim.serve(service="service.csv", gpus=1, rate=3, duration=3, policy="fcfs")  # is done in 3 s
+    for figure in (serving.plot(), none.plot(), sim.plots.plot_fleet(serving), sim.plots.plot_queue(serving)):
         assert figure.axes
     with pytest.raises(sim.InputError, match="a span of rates"):
         sim.plots.plot_rates(serving)

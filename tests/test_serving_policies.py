@@ -169,8 +169,8 @@ class Moment:
     def choices(self, shape):
         return {gpus: Times(0.0, step_s, 0.0) for gpus, step_s in STEP_S[shape.height].items()}
 
-    def left_s(self, gpus, job):
-        return job.steps_left * STEP_S[job.shape.height][gpus]
+    def left_s(self, gpus, job, steps=0):
+        return (job.steps_left - steps) * STEP_S[job.shape.height][gpus]
 
 
 jobs_of_a_moment = st.lists(

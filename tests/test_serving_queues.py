@@ -37,7 +37,7 @@ def serve(law, rate, servers=1, seed=1, **options):
     policy = Batcher() if batched else FirstComeFirstServed()
     load = Load(KINDS, rate, REQUESTS / rate, seed=seed, **options)
     setup = Plan((Pool((1,) * servers),), policy, **batched)
-    clients = {"clients": process_of(load.arrivals).clients, "until_s": load.duration_s}
+    clients = {"clients": process_of(load.arrivals)[1], "until_s": load.duration_s}
     log_ = Replay(setup, load.jobs(), drawn(law), **clients).run()
     return sorted(log_.jobs, key=lambda job: job.number), log_
 

@@ -142,7 +142,7 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
 def _is_steady(serving: Serving, of: Outcome | None = None) -> bool:
     """Whether percentiles of a plan, by default the best, mean something: of a trace, or where it keeps up."""
     options, of = serving.options, of or serving.best
-    return of.keeps_up or options.requests is not None or bool(options.process.clients)
+    return of.keeps_up or options.requests is not None or bool(options.clients)
 
 
 def wanted_of(serving: Serving) -> float:

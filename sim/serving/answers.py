@@ -113,7 +113,7 @@ class Serving:
             return "GPUs" if one.site.price is None else "dollars an hour"
         if options.capacity:
             return "capacity"
-        if options.process.clients:
+        if options.clients:
             return "requests a second"
         return "cost" if others or options.objective == "cost" else "p99"
 
@@ -180,7 +180,7 @@ def answer(found: Serving) -> None:
         InputError: no SLO can be held by any plan.
         InfeasibleError: no plan fits, or none holds on any of several numbers of GPUs.
     """
-    questions, options, clients = found.questions, found.options, found.options.process.clients
+    questions, options = found.questions, found.options
     (low, high), most = questions[0].rates, max(questions[0].gpus)
     several = len(questions[0].gpus) > 1
     if (several or options.capacity) and not questions[0].has_slo:
@@ -210,7 +210,7 @@ def answer(found: Serving) -> None:
         found.fewest_bound = found.question.fewest_bound(high)
         ends = _at_ends(found, lambda of: of.fewest(plan, high))
         found.ends["gpus"] = _span([plan.gpus, *(inf if of is None else of.gpus for of in ends)])
-    elif not (best.holds(options.slo_share) and best.keeps_up) and not clients:
+    elif not (best.holds(options.slo_share) and best.keeps_up) and not options.clients:
         found.limit = _limit(found)
     if options.capacity:
         rates = _at_ends(found, lambda of: of.capacity_per_s(plan), DRAWS)
@@ -291,7 +291,7 @@ def _look_closer(found: Serving) -> None:
     if not len(best.latencies_s):
         raise InputError("`duration` is too short: no request is counted")
     found.outcomes[0] = replace(best, log=question.run(best.plan, best.rate_per_s, recorded=True).log)
-    if found.options.process.clients or question.site.band(best.plan.degree) == Band():
+    if found.options.clients or question.site.band(best.plan.degree) == Band():
         return
     runs = [best, *_at_ends(found, lambda of: of.run(best.plan, best.rate_per_s))]
     found.ends["p99_s"] = _span(of.percentile_s(99) for of in runs)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -100,23 +100,16 @@ class Load:
         return arrivals[:there].tolist(), kinds[:there].tolist()
 
 
-class Process(NamedTuple):
-    """A process of arrivals: the coefficient of variation of its gaps, or the clients of a closed loop."""
-
-    variation: float = 0.0
-    clients: int = 0
-
-
-def process_of(text: str) -> Process:
-    """Return the process of arrivals that a word names."""
+def process_of(text: str) -> tuple[float, int]:
+    """Return the coefficient of variation of gaps, and the clients of a closed loop, of arrivals by their name."""
     kind, _, number = text.partition(":")
     if text in ("poisson", "uniform"):
-        return Process(float(text == "poisson"))
+        return float(text == "poisson"), 0
     with suppress(ValueError):
         if kind == "gamma" and 0.1 <= float(number) <= 10:
-            return Process(float(number))
+            return float(number), 0
         if kind == "closed" and number.isdecimal() and 1 <= int(number) <= 10_000:
-            return Process(clients=int(number))
+            return 0.0, int(number)
     rule = "must be poisson, uniform, gamma:CV with a CV from 0.1 to 10, or closed:N with 1 to 10000 clients"
     raise InputError(f"`arrivals` is {shown(text)}, {rule}")
 
@@ -193,10 +186,10 @@ class ServingOptions:
                 raise wrong(name, f"is {shown(value)}, must be from {least:g} to {most:g}")
         loads = {"rate": self.rate, "capacity": self.capacity or None, "requests": self.requests}
         given = next((name for name, value in loads.items() if value is not None), "")
-        if self.process.clients and given:
+        if self.clients and given:
             whose = f"the clients of `arrivals` {self.arrivals}"
             raise wrong(given, f"is given, but {whose} set the rate themselves")
-        if not (self.process.clients or given):
+        if not (self.clients or given):
             raise InputError("no load is given: give `rate`, `requests`, `capacity` or `arrivals` closed:N")
         if self.capacity and self.rates and self.rates[0] < self.rates[1]:
             raise wrong("rate", f"is {shown(self.rate)}, but `capacity` looks for one rate: give one or none")
@@ -221,9 +214,9 @@ class ServingOptions:
         return first, last
 
     @cached_property
-    def process(self) -> Process:
-        """The process of arrivals."""
-        return process_of(self.arrivals)
+    def clients(self) -> int:
+        """Clients of a closed loop; 0 where requests arrive by themselves."""
+        return process_of(self.arrivals)[1]
 
     @cached_property
     def divisions(self) -> tuple[tuple[int, ...], ...]:

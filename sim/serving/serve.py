@@ -4,7 +4,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import accumulate, product
 from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
@@ -180,13 +180,10 @@ def _events(log: Log) -> Iterator[dict[str, Any]]:
 
 def waiting_over_time(log: Log) -> list[tuple[float, int]]:
     """Return the seconds at which a request arrives or first runs, and how many wait from then on."""
-    waits = [(job.arrival_s, job.start_s) for job in log.jobs if job.start_s > job.arrival_s]
-    changes = sorted((time_s, change) for wait in waits for time_s, change in zip(wait, (1, -1), strict=True))
-    curve, waiting = [(0.0, 0)], 0
-    for time_s, change in changes:
-        waiting += change
-        curve.append((time_s, waiting))
-    return curve
+    waits = (job for job in log.jobs if job.start_s > job.arrival_s)
+    changes = sorted(change for job in waits for change in ((job.arrival_s, 1), (job.start_s, -1)))
+    waiting = accumulate(change for _, change in changes)
+    return [(0.0, 0), *zip((time_s for time_s, _ in changes), waiting, strict=True)]
 
 
 CAPS: Final = (2, 4, 8)
@@ -306,7 +303,7 @@ class Question:
         if self.trace is not None:
             span_s = len(self.trace.arrival_s) / rate_per_s
             return Load(self.kinds, rate_per_s, span_s, seed=options.seed, trace=self.trace)
-        if clients := options.process.clients:
+        if clients := options.clients:
             rate_per_s = self.ceiling_per_s(plan) * 1.05
         least = max(REQUESTS, 20 * clients) if duration_s is None else self.least  # each client asks 20 times
         duration_s = max(duration_s or 0.0, least / rate_per_s)
@@ -317,7 +314,7 @@ class Question:
 
         ``loaded`` says that replicas hold the model already, and that a run ends where too many miss the SLO.
         """
-        load, clients = self.load(rate_per_s, plan), self.options.process.clients
+        load, clients = self.load(rate_per_s, plan), self.options.clients
         requests, lasts_s, loading_s = list(load.jobs()), load.duration_s, self.options.loading * (not loaded)
         warmup_s, may_miss = 0.0 if loading_s or self.trace is not None else WARMUP * lasts_s, inf
         if loaded:

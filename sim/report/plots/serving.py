@@ -71,8 +71,9 @@ def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
         look: Any = {"linestyle": "", **_look(number), **charts.EDGE}
         label = name if number < len(charts.MARKERS) else None  # a legend of all would hide the picture
         axes.plot(*zip(*spots, strict=True), label=label, **look)
-    costs, latencies_s, _ = zip(*sorted(points), strict=True)
-    axes.step(costs, [*accumulate(latencies_s, min)], where="post", color=charts.FRONT, zorder=1)
+    points.sort()  # none where no plan completes a request in time
+    least_s = accumulate((p99_s for _, p99_s, _ in points), min)
+    axes.step([cost for cost, *_ in points], [*least_s], where="post", color=charts.FRONT, zorder=1)
     priced = serving.outcomes and serving.best.dollars_per_1000 is not None
     axes.set(xlabel="dollars of 1,000 requests" if priced else "GPU-seconds of a request", ylabel="p99 in s")
     charts.scale_logarithmically(axes, "y")
