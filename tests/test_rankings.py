@@ -107,14 +107,3 @@ def test_the_command_gives_the_result_again_and_names_no_flag_at_its_default(ask
     assert dict(zip(words[2::2], words[3::2], strict=True)) == flags
     assert main([*words[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result.to_json()))
-
-
-def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
-    sweep = swept(scenario, names=["spp", "ddp"], fixed={"p2p": "blocking"})
-    print_blocks(sweep_blocks(sweep))
-    text = " ".join(capsys.readouterr().out.split())
-    held = text[text.index("held fixed:") : text.index("configurations:")]
-    assert "p2p blocking" in held
-    assert "partition optimal" in held
-    assert "overlap " not in held  # ddp was tried with both

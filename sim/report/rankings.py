@@ -23,7 +23,6 @@ from sim.report.words import (
     MEANINGS,
     band,
     duration,
-    held_fixed,
     how,
     rounded,
     sample_words,
@@ -60,7 +59,7 @@ def sweep_blocks(sweep: Sweep, note: str = "") -> list[Block]:
     blocks = [*table, none] if table else []
     if verdict:
         blocks = [*verdict.answer, *table, Command("again", verdict.again)]
-    return [*blocks, *_remarks(sweep, verdict)]
+    return [*blocks, *_remarks(sweep)]
 
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
@@ -187,10 +186,8 @@ def _baseline(sweep: Sweep) -> Result | None:
     return max((r for r in against if r is not None), key=lambda r: r.samples_per_s, default=None)
 
 
-def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
-    """Yield the options held fixed, and counts of infeasible points by reason."""
-    if verdict:
-        yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
+def _remarks(sweep: Sweep) -> Iterator[str]:
+    """Yield counts of points by what became of them, and by reason."""
     for kind, count in sweep.infeasible_by_reason().items():
         yield f"infeasible: {count} x {kind} (such as {example_words(sweep.points, kind)})"
     lacking: dict[str, list[str]] = {}

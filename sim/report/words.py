@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from itertools import chain, groupby
+from itertools import groupby
 from math import floor, log10
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ LETTERS: Final = {"pipeline_degree": "P", "micro_batches": "M", "group_size": "D
 """Parameters that have a letter: P, M and D."""
 MEANINGS: Final = {"P": "pipeline degree", "M": "micro-batches", "D": "GPUs of a pipeline group"}
 """Meanings of the letters."""
+NAMED: Final = {"": "none", "None": "default"}
+"""Values of parameters that have a name."""
 
 Tried = Mapping[str, Mapping[str, Collection[Any]]]
 """For each strategy and each of its parameters the values that a sweep looks at."""
@@ -138,23 +140,6 @@ def _named(key: str, value: Any) -> str:  # noqa: ANN401
     """Return a parameter in words."""
     name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
     if not isinstance(value, tuple | list):
-        return f"{name} {_word(value)}"
+        return f"{name} {NAMED.get(str(value), value)}"
     runs = [(of, len(list(equal))) for of, equal in groupby(value)]  # 7,6x2 for 7, 6, 6
     return f"{name} {','.join(f'{of}x{count}' if count > 1 else str(of) for of, count in runs)}"
-
-
-def held_fixed(points: Iterable[Point], result: Result) -> str:
-    """Return in words the options, and the parameters with one value in all strategies."""
-    values: dict[str, set[Any]] = {key: {value} for key, value in result.options.items()}
-    if "guidance" in result.asked:
-        values["guidance"] = {result.asked["guidance"]}
-    for key, among in chain.from_iterable(of_strategy.items() for of_strategy in tried(points).values()):
-        values[key] = values.get(key, set()) | among
-    if "guidance_degree" in values:
-        values.pop("guidance", None)
-    held = {key: among.pop() for key, among in values.items() if len(among) == 1 and key not in LETTERS}
-    return ", ".join(f"{key.replace('_', ' ')} {_word(value)}" for key, value in held.items())
-
-
-def _word(value: Any) -> str:  # noqa: ANN401
-    return {"": "none", "None": "default"}.get(str(value), str(value))
