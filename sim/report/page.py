@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 from string import Template
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import check_ending, whole_file
@@ -29,10 +29,10 @@ MOST_ROWS: Final = 200
 
 
 class Part(NamedTuple):
-    """A heading, HTML or a figure of Plotly, and a note between them."""
+    """A heading, HTML, and a note between them."""
 
     head: str
-    content: Any
+    content: str
     note: str = ""
 
 
@@ -87,6 +87,7 @@ def _trace_part(result: Result) -> Part:
 
 def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
     """Return the page of sweeps."""
+    check_plotly()
     from sim.report.plots import charts, interactive
     from sim.report.plots.space import plot_scaling
 
@@ -98,13 +99,13 @@ def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
         headline = headline_of(verdict.best)
         source.append(Command("the best again, without the sweep", verdict.again))
     source += [Command("this page", asked)] if asked else []
+    figures = interactive.sweep_figure(sweeps, best), interactive.parallel_figure(sweeps)
+    speeds, every = (interactive.as_html(figure, number) for number, figure in enumerate(figures))
     others = [of.chosen for of in clusters.scalings if of is not scaling]
     parts = [Part("Clusters", html(*cluster_blocks(clusters)))] if others else []
     parts += [
-        Part("Speed and memory", interactive.sweep_figure(sweeps, best), HOVER),
-        Part(
-            "All points", interactive.parallel_figure(sweeps), "drag along an axis to keep what passes there"
-        ),
+        Part("Speed and memory", speeds, HOVER),
+        Part("All points", every, "drag along an axis to keep what passes there"),
         Part("Best points", html(*table_blocks(chosen, MOST_ROWS))),
         *(Part(f"Best points on {of.scenario.cluster_name}", html(*table_blocks(of))) for of in others),
     ]
@@ -132,35 +133,21 @@ def provenance(scenario: AnyScenario) -> Panel:
 
 
 def page_text(title: str, headline: Headline, answer: Panel, parts: Sequence[Part]) -> str:
-    """Return the text of a page; Plotly is in it where a figure needs it."""
-    plotly, folder = "", files("sim.report")
-    if not all(isinstance(part.content, str) for part in parts):
-        check_plotly()
-        from plotly.offline import get_plotlyjs
-
-        plotly = get_plotlyjs()
+    """Return the text of a page."""
+    folder = files("sim.report")
     texts = {
         name: folder.joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "page.js", "style.css")
     }
+    sections = (
+        f'<section><h2>{escape(part.head)}</h2><p class="note">{escape(part.note)}</p>{part.content}</section>\n'
+        for part in parts
+    )
     return Template(texts["page.html"]).substitute(
-        title=escape(title), style=texts["style.css"], plotly=plotly, script=texts["page.js"],
+        title=escape(title), style=texts["style.css"], script=texts["page.js"],
         number=f"{escape(headline.number)} <small>{escape(headline.unit)}</small>",
-        commands=html(*headline.commands), answer=html(answer._replace(title="")),
-        sections="".join(_section(number, part) for number, part in enumerate(parts)),
+        commands=html(*headline.commands), answer=html(answer._replace(title="")), sections="".join(sections),
     )  # fmt: skip
-
-
-def _section(number: int, part: Part) -> str:
-    """Return a figure, or HTML, below its heading."""
-    inner = part.content
-    if not isinstance(inner, str):
-        from plotly.io import to_html
-
-        config = {"displayModeBar": False, "responsive": True}
-        plot = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{number}", "config": config}
-        inner = f'<div class="figure">{to_html(inner, **plot)}</div>'
-    return f'<section><h2>{escape(part.head)}</h2><p class="note">{escape(part.note)}</p>{inner}</section>\n'
 
 
 def write_page(path: Path, page: Callable[[], str]) -> None:

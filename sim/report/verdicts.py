@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.legality import always_recomputed, is_unknown, runtimes_of, starts
@@ -65,11 +64,6 @@ class Verdict(Panelled):
 
     def __bool__(self) -> Literal[True]:
         return True
-
-    @property
-    def trust(self) -> Trust | None:
-        """The trust that published numbers give to such an estimate; None where nothing is estimated."""
-        return trust_in(self.best)
 
     @property
     def ties(self) -> dict[str, int]:
@@ -219,7 +213,7 @@ class Verdict(Panelled):
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict under public keys; seconds, bytes and shares."""
-        account, trust, (groups, approximation) = self.account, self.trust, image_groups(self.best)
+        account, trust, (groups, approximation) = self.account, trust_in(self.best), image_groups(self.best)
         copies = self.sweep.copies(self.choice.point)
         values = {
             "title": self.title,

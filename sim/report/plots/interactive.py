@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 from plotly import graph_objects as go
+from plotly.io import to_html
 
 from profiles.units import GIB
 from sim.explore.points import Point
@@ -22,6 +23,18 @@ TICKS: Final = 10
 """Of a logarithmic axis among parallel ones."""
 SPREAD: Final = 4
 """Times whose longest is more than so many times their shortest are on a logarithmic axis."""
+
+
+def as_html(figure: go.Figure, number: int) -> str:
+    """Return one of the figures of a page as HTML; the first brings Plotly along."""
+    config = {"displayModeBar": False, "responsive": True}
+    look = {
+        "full_html": False,
+        "include_plotlyjs": number == 0,
+        "div_id": f"figure-{number}",
+        "config": config,
+    }
+    return f'<div class="figure">{to_html(figure, **look)}</div>'
 
 
 def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
