@@ -269,7 +269,12 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
     ``server`` gives the command that starts the server of a runtime for a result; else `sim launch` prints it.
     """
     blocks: list[Block] = [verdict_of_serving(serving).panel]
-    blocks += [*([curve_table(serving)] if serving.curves else ()), *plan_blocks(serving)]
+    if serving.curves:
+        best = [min(of, key=serving.rank) for of in zip(*serving.curves, strict=True)]
+        title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
+        by_rate = [(f"{of.rate_per_s:.3g}", of, of.plan.rule_and_cap) for of in best]
+        blocks.append(_table(title, "requests\nper s", by_rate, serving))
+    blocks += plan_blocks(serving)
     sites = [of.site for of in serving.questions]
     named = [[f"{of.name}: {line}" if len(sites) > 1 else line for line in of.impossible] for of in sites]
     # one of each cluster in turn
@@ -335,15 +340,6 @@ def plan_blocks(serving: Serving) -> list[Block]:
     judged = serving.ranked_by in MISSES_LAST and serving.best.attainment is not None
     table = _table(f"plans, best first, {by}{'; those that miss the SLO last' * judged}", "#", every, serving)
     return [table, *(words for words, there in marks.items() if there)]
-
-
-def curve_table(serving: Serving) -> Table:
-    """Return the best of the plans of a curve at each rate."""
-    rates = zip(*serving.curves, strict=True)
-    every = (min(runs, key=serving.rank) for runs in rates)
-    title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
-    rows = [(f"{of.rate_per_s:.3g}", of, of.plan.rule_and_cap) for of in every]
-    return _table(title, "requests\nper s", rows, serving)
 
 
 def _table(title: str, head: str, every: Sequence[tuple[str, Outcome, str]], serving: Serving) -> Table:
