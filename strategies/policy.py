@@ -146,14 +146,12 @@ class Policy:
         name: the name that selects it.
         summary: its description, in a line, with its source: a paper, or a program and its version.
         batches: whether it forms batches, so that several caps are worth a look.
-        work_conserving: whether no replica idles beside a request that could run there.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     summary: ClassVar[str]
     batches: ClassVar[bool] = False
-    work_conserving: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -183,7 +181,6 @@ class ElasticPolicy(Policy, ABC):
     """
 
     __slots__ = ()
-    work_conserving: ClassVar[bool] = False
     strict: ClassVar[bool] = False
 
     def round_s(self, fleet: Fleet, shapes: Sequence[Shape]) -> float:

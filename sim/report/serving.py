@@ -319,7 +319,7 @@ def plan_blocks(serving: Serving) -> list[Block]:
     """Return the table of plans with its legend: those with exactly the result of another share its row."""
     groups: dict[object, list[Outcome]] = {}
     for of in serving.outcomes:
-        key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.latencies_s.tobytes()
+        key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.capacity_per_s, of.latencies_s.tobytes()
         groups.setdefault(key, []).append(of)
     ties, known, every = set(map(id, serving.ties())), set[str](), list[tuple[str, Outcome, str]]()
     for number, alike in enumerate(groups.values(), 1):

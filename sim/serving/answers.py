@@ -280,7 +280,8 @@ def _limit(found: Serving) -> tuple[float, Plan]:
     best = 0.0, found.best.plan
     for of in found.outcomes:
         question = replace(found.question_of(of.plan), least=REQUESTS)
-        rate = of.ceiling_per_s if of.attainment is None else question.capacity_per_s(of.plan, best[0])
+        known = of.ceiling_per_s if of.attainment is None else of.capacity_per_s
+        rate = known or question.capacity_per_s(of.plan, best[0])
         best = (rate, of.plan) if rate > best[0] else best
     return best
 

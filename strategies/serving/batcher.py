@@ -14,7 +14,6 @@ class Batcher(Policy):
     name = "batcher"
     summary = "batches of one shape, which start when full or when the first has waited long enough"
     batches = True
-    work_conserving = False
 
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | float:
         """The first shape of which a batch is full, or of which a request has waited long enough."""

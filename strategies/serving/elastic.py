@@ -17,7 +17,6 @@ class Elastic(ElasticPolicy):
 
     name = "elastic"
     summary = "requests start on idle GPUs and grow to their best degree between steps (DDiT, 2025)"
-    work_conserving = True
 
     def divide(self, queue: Sequence[Job], free: int, fleet: Fleet) -> list[Run]:
         """Those under way, then those that wait, each on as many idle GPUs as it can use."""

@@ -18,7 +18,6 @@ class StepBatching(Policy):
     name = "step-batching"
     summary = "requests of one shape join a running batch between steps (vLLM-Omni PR 2822)"
     batches = True
-    work_conserving = False
 
     def start(self, queue: Sequence[Job], replica: Replica, fleet: Fleet) -> Run | None:
         """Those that run here and those that may join: to the first end where the batch is full, else one step."""
