@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from sim.cli.console import Parser, guarded
-from sim.cli.measuring import add_commands, add_measuring
+from sim.cli.measuring import add_commands
 
 OWN: Final = Path(__file__).with_name("commands.toml")
 
@@ -32,8 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
         "run": add_schedules,
         "sample": add_samplers,
     }
-    add_commands(commands, OWN, "validate", extend)
-    add_measuring(commands, "validate")
+    add_commands(commands, "validate", OWN, extend)
+    add_commands(commands, "validate")
     return parser
 
 

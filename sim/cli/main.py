@@ -23,7 +23,7 @@ from sim.cli.commands import add_serve
 from sim.cli.console import Parser, flags_of, guarded, note
 from sim.cli.flags import COMMANDS, add_flags, add_question, strategy_flags
 from sim.cli.listing import print_completion
-from sim.cli.measuring import add_measure
+from sim.cli.measuring import add_commands
 from sim.inputs.experiments import Experiment
 from sim.interrupts import as_keyboard_interrupt
 from strategies.registry import every_strategy
@@ -154,7 +154,7 @@ def _add_flags(command: argparse.ArgumentParser, name: str, arguments: Sequence[
     if name == "serve":
         add_serve(command, arguments)
     elif name == "measure":
-        add_measure(command)
+        add_commands(command.add_subparsers(required=True, metavar="command"), "measure")
     add_flags(command, words)
     if "run" in words:
         command.set_defaults(command=resolve_name(words["run"]))

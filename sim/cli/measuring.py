@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import profiles
 from profiles.errors import InputError
+from profiles.mappings import FrozenMapping
 from sim.cli.console import flags_of
 from sim.cli.flags import add_flags
 
@@ -20,28 +21,18 @@ MEASURING: Final = Path(profiles.__file__).parent / "measuring" / "commands.toml
 """The commands of ``sim measure``, which are also those of ``python -m validate``."""
 
 
-def add_measure(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of ``sim measure``."""
-    add_measuring(parser.add_subparsers(required=True, metavar="command"), "measure")
-
-
-def add_measuring(commands: Any, extra: str) -> None:  # noqa: ANN401  argparse hides the type
-    """Add the commands that measure to others."""
-    add_commands(commands, MEASURING, extra, {})
-
-
 def add_commands(
     commands: Any,  # noqa: ANN401  argparse hides the type
-    path: Path,
     extra: str,
-    extend: Mapping[str, Callable[[argparse.ArgumentParser], object]],
+    path: Path = MEASURING,
+    extend: Mapping[str, Callable[[argparse.ArgumentParser], object]] = FrozenMapping(),
 ) -> None:
     """Add the commands of a file.
 
     Args:
         commands: gets them: what ``add_subparsers`` returns.
-        path: of the file.
         extra: what brings the packages that they import beyond those of this distribution.
+        path: of the file.
         extend: adds further flags, by command.
     """
     for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
