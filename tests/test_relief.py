@@ -60,11 +60,11 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(found.result_of(point))
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
     named = {verdict.best.strategy, verdict.runner_up.strategy}
-    others = [of for name, of in verdict.leaders.items() if name not in named]
+    others = [of for of in found.ties() if of.name not in named]
     said = " ".join(words for label, words in verdict.lines if not label)
     assert all(f"{of.name} ({of.checkpointing} checkpointing)" in said for of in others)
     assert point.checkpointing == "block"
-    assert all(of.checkpointing for of in verdict.leaders.values())
+    assert all(of.checkpointing for of in found.ties())
     assert main([*verdict.again.split()[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["iteration_s"] == verdict.best.iteration_s
 

@@ -18,7 +18,7 @@ from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Command, Panel, html
 from sim.report.rankings import cluster_blocks, table_blocks, table_of, verdict_at_knee
-from sim.report.results import command_of, measured_words, panel_of, per_words
+from sim.report.results import command_of, panel_of, per_words
 from sim.report.words import duration
 from strategies.strategy import AnyScenario
 
@@ -125,7 +125,7 @@ def provenance(scenario: AnyScenario) -> Panel:
         ("device", f"{cluster.device.name}. {cluster.device.source}"),
         ("stack", f"{scenario.stack_name}: {stack.summary}. {stack.source}"),
         ("times", scenario.costs.provenance),
-        *([("measured", measured_words(scenario))] if scenario.measured is not None else []),
+        *([("measured", scenario.measured.words(scenario.task))] if scenario.measured is not None else []),
         ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
         ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
     ]

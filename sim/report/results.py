@@ -115,7 +115,7 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     none = NOT_FITTED if runs_in(result.task, case_of(result.source.strategy, scenario)) else none
     yield "runs in", f"{where}{start}" if where else none
     trust, device = trust_in(result), scenario.cluster.device.name
-    words = [result.provenance, measured_words(scenario)]
+    measured, words = scenario.measured, [result.provenance]
     if result.provenance == "estimated" and trust is not None:
         by_sheet = f"of {device}, known by its data sheet"
         origins = f"measured on {device}", f"of {device}, derived from other GPUs or its data sheet", by_sheet
@@ -123,11 +123,13 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
         rates = "by rates of the device, as no kernels.csv lists the layers' kernels"
         words[0] += f" from kernels {origins[FAMILIES.index(trust.family)]}" if counted_whole else f" {rates}"
     if result.provenance != "measured" and scenario.costs.published.source:
-        words.insert(1, f"those of the backbone {scenario.costs.published}")
+        words.append(f"those of the backbone {scenario.costs.published}")
+    paced = ""
+    if measured is not None:
+        words.append(measured.words(scenario.task))
+        paced = "; beside these, a measured run of yours sets the pace of compute"
+        paced *= measured.task == scenario.task
     yield "times", "; ".join(filter(None, words))
-    measured = scenario.measured
-    paced = "; beside these, a measured run of yours sets the pace of compute"
-    paced = paced if measured is not None and measured.task == scenario.task else ""
     if own := own_misses(result.task, result.model, device):
         yield "trust", own
     yield "" if own else "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
@@ -146,11 +148,6 @@ def trust_in(result: Result) -> Trust | None:
     """Return the trust of published numbers in such estimates; None where nothing is estimated."""
     device, timed = result.origin.scenario.cluster.device.name, result.provenance == "measured"
     return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
-
-
-def measured_words(scenario: AnyScenario) -> str:
-    """Return the factor of a measured run on compute; empty without one."""
-    return "" if scenario.measured is None else scenario.measured.words(scenario.task)
 
 
 def bar(*parts: float, marks: str = FULL + PART) -> str:

@@ -71,14 +71,6 @@ class Verdict(Panelled):
         return Counter(point.name for point in self.sweep.ties())
 
     @property
-    def leaders(self) -> dict[str, Point]:
-        """The best tie of each strategy."""
-        leaders: dict[str, Point] = {}
-        for point in self.sweep.ties():
-            leaders.setdefault(point.name, point)
-        return leaders
-
-    @property
     def runs_in(self) -> list[str]:
         """The runtimes that start the best, the one that was asked for first."""
         return sorted(runtimes_of(self.best), key=lambda name: name != self.sweep.runtime)
@@ -165,7 +157,10 @@ class Verdict(Panelled):
     def _ties_words(self) -> Iterator[str]:
         """Yield the ties that are not named already, with what they recompute: those close, then much slower ones."""
         named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        leaders = {name: of for name, of in self.leaders.items() if name not in named}
+        leaders: dict[str, Point] = {}
+        for point in self.sweep.ties():
+            if point.name not in named:
+                leaders.setdefault(point.name, point)
         also = "also " * self.runner_up_ties
         for wide, words in (
             (False, f"{also}too close to call"),
@@ -174,13 +169,13 @@ class Verdict(Panelled):
             others = [
                 f"{name} ({of.checkpointing} checkpointing)" if of.checkpointing else name
                 for name, of in leaders.items()
-                if self._is_wide(of) == wide
+                if self._is_wide(of.costs[0]) == wide
             ]
             yield from [f"{words}: {', '.join(others)}"] * bool(others)
 
-    def _is_wide(self, tie: Point) -> bool:
+    def _is_wide(self, seconds: float) -> bool:
         """Whether a tie is slower than a choice may be, so that it ties by the width of its error."""
-        return tie.costs[0] > SLACK * self.choice.point.costs[0]
+        return seconds > SLACK * self.best.expected.duration_s
 
     def _took_words(self, result: Result) -> str:
         """Return the value of a result by the ranking criterion."""
@@ -200,7 +195,7 @@ class Verdict(Panelled):
         words = f"{self._named(other)}: {self._took_words(other)}, {compared(ratios[by], by)}"
         if not tie:
             return words
-        wide = self._is_wide(self.leaders[other.strategy])
+        wide = self._is_wide(other.expected.duration_s)
         return f"{words}, {'within the error' if wide else 'too close to call'}"
 
     @property

@@ -100,19 +100,16 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
 
 
 def _sweep_point(row: charts.ChartRow) -> SweepPoint:
-    speed = row["samples_per_s"]
+    """Return the point of a row; its band is of the latency, or of the throughput."""
+    speed, latency_s = row["samples_per_s"], row.get("latency_s")
+    key = "iteration_s" if latency_s is None else "latency_s"
+    band = None
+    if all(charts.is_finite(row.get(f"{key}_{end}")) for end in ("low", "high")):
+        low, high = row[f"{key}_low"], row[f"{key}_high"]
+        band = (speed * row[key] / high, speed * row[key] / low) if latency_s is None else (low, high)
+    gpus = None if latency_s is None else row.get("num_gpus")
     named = row["strategy"], row["peak_memory_bytes"], speed, bool(row["fits_memory"])
-    gpus = row.get("num_gpus") if "latency_s" in row else None
-    return SweepPoint(*named, row.get("latency_s"), gpus, _band(row, speed), bool(row["recommended"]))
-
-
-def _band(row: charts.ChartRow, speed: float) -> tuple[float, float] | None:
-    """Band of the latency, or of the throughput."""
-    key = "latency_s" if "latency_s" in row else "iteration_s"
-    if not all(charts.is_finite(row.get(name)) for name in (key, f"{key}_low", f"{key}_high")):
-        return None
-    low, high = row[f"{key}_low"], row[f"{key}_high"]
-    return (low, high) if key == "latency_s" else (speed * row[key] / high, speed * row[key] / low)
+    return SweepPoint(*named, latency_s, gpus, band, bool(row["recommended"]))
 
 
 def plot_sweep(
