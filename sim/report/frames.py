@@ -26,15 +26,8 @@ def rows(answer: Sweep | Scaling | Clusters, *, best_of_each: bool = False) -> l
 
 def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
     """Yield the points of a sweep, the recommended one first; a key without a value is left out."""
-    scenario, workload, twins, ranked = sweep.scenario, sweep.scenario.workload, sweep.twins(), sweep.listed()
+    scenario, twins, ranked = sweep.scenario, sweep.twins(), sweep.listed()
     inputs = inputs_of(scenario)
-    question = {
-        "task": scenario.task,
-        "model": scenario.model_name,
-        "cluster": scenario.cluster_name,
-        "stack": scenario.stack_name,
-    }
-    asked = {"batch_size": workload.batch_size, **scenario.asked, "options": scenario.options}
     best = {point.name: point for point in reversed(ranked)}
     ties = set(map(id, (sweep.best_point(), *sweep.ties())))
     absent = TASKS[scenario.task].absent
@@ -42,11 +35,16 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
         if best_of_each and best[point.name] is not point:
             continue
         unknown = {
-            **question,
+            "task": scenario.task,
+            "model": scenario.model_name,
+            "cluster": scenario.cluster_name,
+            "stack": scenario.stack_name,
             "num_gpus": point.num_gpus,
             "strategy": point.name,
             "parameters": point.parameters,
-            **asked,
+            "batch_size": scenario.workload.batch_size,
+            **scenario.asked,
+            "options": scenario.options,
         }
         body = unknown if point.result is None else point.result.to_json()
         twin = twins.get(id(point))
