@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import chain
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -138,6 +139,10 @@ def _slots(time_s: float, unit_s: float) -> int:
     return math.floor(slots + FORGIVEN * max(1.0, abs(slots)))
 
 
+_Turn = tuple[int, int]
+"""A pass of a micro-batch: its lane, and its place among those that take the lane."""
+
+
 class _Programme:
     """The integer programme of whether an order ends within a horizon: binaries say by which slot a pass has begun.
 
@@ -155,17 +160,14 @@ class _Programme:
         self.num_slots = _slots(horizon_s, unit_s) + 1
         self.duration = [_slots(lane.duration_s, unit_s) for lane in self.lanes]
         self.reach = [_slots(lane.duration_s + lane.lag_s, unit_s) for lane in self.lanes]
-        self.windows = [
-            [
-                (_slots(head, unit_s), _slots(horizon_s - tail - lane.duration_s, unit_s))
-                for head, tail in zip(*times_s, strict=True)
-            ]
-            for lane, *times_s in zip(
-                self.lanes, heads(problem, self.lanes), tails(problem, self.lanes), strict=True
-            )
-        ]
-        self.refuted = any(first > last for windows in self.windows for first, last in windows)
-        self.num_binaries = sum(last - first for windows in self.windows for first, last in windows)
+        around_s = zip(self.lanes, heads(problem, self.lanes), tails(problem, self.lanes), strict=True)
+        self.windows = {
+            (number, index): (_slots(head, unit_s), _slots(horizon_s - tail - lane.duration_s, unit_s))
+            for number, (lane, *times_s) in enumerate(around_s)
+            for index, (head, tail) in enumerate(zip(*times_s, strict=True))
+        }
+        self.refuted = any(first > last for first, last in self.windows.values())
+        self.num_binaries = sum(last - first for first, last in self.windows.values())
 
     def solve(self, limit_s: float) -> Rows | None:
         """Rows that end in time, or None: refuted, or not answered within the limit."""
@@ -183,10 +185,10 @@ class _Programme:
         self.refuted = self.model.sol_status == self.pulp.LpSolutionInfeasible
         return self._rows() if self.model.sol_status == self.pulp.LpSolutionOptimal else None
 
-    def _z(self, lane: int, index: int, slot: int) -> Any:  # noqa: ANN401
-        first, last = self.windows[lane][index]
+    def _z(self, turn: _Turn, slot: int) -> Any:  # noqa: ANN401
+        first, last = self.windows[turn]
         if first <= slot < last:
-            return self.binaries[lane][index][slot - first]
+            return self.binaries[turn][slot - first]
         return int(slot >= last)
 
     def _at_most(self, terms: Iterable[tuple[float, Any]], limit: float) -> None:
@@ -207,65 +209,48 @@ class _Programme:
 
     def _write(self) -> None:
         self.model = self.pulp.LpProblem("order")
-        self.binaries = [
-            [
-                [self.pulp.LpVariable(f"z_{n}_{j}_{t}", 0, 1, "Integer") for t in range(first, last)]
-                for j, (first, last) in enumerate(windows)
+        self.binaries = {
+            turn: [
+                self.pulp.LpVariable(f"z_{turn[0]}_{turn[1]}_{t}", 0, 1, "Integer") for t in range(*window)
             ]
-            for n, windows in enumerate(self.windows)
-        ]
-        self.model.addVariables([z for of_lane in self.binaries for of_pass in of_lane for z in of_pass])
-        for number, lane in enumerate(self.lanes):
-            for index in range(len(self.windows[number])):
-                self._follow((number, index), (number, index), -1)
-                if index:
-                    self._follow((number, index - 1), (number, index), self.duration[number])
-                if lane.following is not None:
-                    self._follow((number, index), (lane.following, index), self.reach[number])
-        self._write_limits()
+            for turn, window in self.windows.items()
+        }
+        self.model.addVariables(list(chain.from_iterable(self.binaries.values())))
+        backward = {lane.stage: number for number, lane in enumerate(self.lanes) if lane.kind == BACKWARD}
+        limits = limits_of(self.problem)
+        for number, index in self.windows:
+            lane = self.lanes[number]
+            self._follow((number, index), (number, index), -1)
+            if index:
+                self._follow((number, index - 1), (number, index), self.duration[number])
+            if lane.following is not None:
+                self._follow((number, index), (lane.following, index), self.reach[number])
+            if lane.kind == FORWARD and index >= (limit := limits[lane.stage]):
+                freeing = backward[lane.stage]  # it makes room
+                self._follow((freeing, index - limit), (number, index), self.duration[freeing])
         for device in range(self.problem.num_devices):
             self._write_device(device)
 
-    def _follow(self, before: tuple[int, int], after: tuple[int, int], slots: int) -> None:
+    def _follow(self, before: _Turn, after: _Turn, slots: int) -> None:
         """Let one pass begin at least so many slots after another (Eq. 10 and 11)."""
-        until = self.windows[before[0]][before[1]][1] + slots
-        for slot in range(self.windows[after[0]][after[1]][0], until):
-            self._at_most([(1, self._z(*after, slot)), (-1, self._z(*before, slot - slots))], 0)
-
-    def _write_limits(self) -> None:
-        """Let a forward wait for the backward that makes room for it."""
-        backward = {lane.stage: number for number, lane in enumerate(self.lanes) if lane.kind == BACKWARD}
-        limits = limits_of(self.problem)
-        for number, lane in enumerate(self.lanes):
-            if lane.kind == FORWARD:
-                freeing, limit = backward[lane.stage], limits[lane.stage]
-                for index in range(limit, len(self.windows[number])):
-                    self._follow((freeing, index - limit), (number, index), self.duration[freeing])
+        for slot in range(self.windows[after][0], self.windows[before][1] + slots):
+            self._at_most([(1, self._z(after, slot)), (-1, self._z(before, slot - slots))], 0)
 
     def _write_device(self, device: int) -> None:
         """Let a device run one pass at a time (Eq. 7)."""
-        passes = [
-            (number, index)
-            for number, lane in enumerate(self.lanes)
-            for index in range(len(self.windows[number]))
-            if lane.device == device
-        ]
+        turns = [turn for turn in self.windows if self.lanes[turn[0]].device == device]
         for slot in range(self.num_slots):
-            runs = list[tuple[float, Any]]()
-            for number, index in passes:
-                first, last = self.windows[number][index]
-                begun = 1.0, self._z(number, index, slot)
-                ended = -1.0, self._z(number, index, slot - self.duration[number])
-                runs += [begun, ended] if first <= slot < last + self.duration[number] else []
-            self._at_most(runs, 1.0)
+            begun = [(1.0, self._z(turn, slot)) for turn in turns]
+            ended = [(-1.0, self._z(turn, slot - self.duration[turn[0]])) for turn in turns]
+            self._at_most(begun + ended, 1.0)
 
     def _rows(self) -> Rows:
         begun: list[list[tuple[int, StageAction]]] = [[] for _ in range(self.problem.num_devices)]
-        for lane, windows, binaries in zip(self.lanes, self.windows, self.binaries, strict=True):
-            micro_batches = self.problem.chains[lane.chain].micro_batches
-            for micro_batch, (_, last), of_pass in zip(micro_batches, windows, binaries, strict=True):
-                slot = last - sum(z.varValue > 0.5 for z in of_pass)
-                begun[lane.device].append((slot, StageAction(lane.stage, lane.kind, micro_batch)))
+        for (number, index), (_, last) in self.windows.items():
+            lane = self.lanes[number]
+            slot = last - sum(z.varValue > 0.5 for z in self.binaries[number, index])
+            micro_batch = self.problem.chains[lane.chain].micro_batches[index]
+            begun[lane.device].append((slot, StageAction(lane.stage, lane.kind, micro_batch)))
         return tuple(tuple(action for _, action in sorted(row)) for row in begun)
 
 
