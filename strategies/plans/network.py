@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 from profiles.machines.collectives import collective_law, crossing_bytes, sent_bytes
@@ -57,7 +56,7 @@ class Network:
         self.ports: dict[Hashable, int] = {}
         self.route = cache(self._route)
         self._group_of = cache(placement.group)
-        self._collectives: dict[Hashable, CollectiveRoute] = {}
+        self._collective = cache(self._find_collective)
 
     def _route(self, source: int, target: int) -> Route:
         placement = self.placement
@@ -79,10 +78,7 @@ class Network:
 
         Its members' ports are those of the simulated devices; folded replicas do the same on other ports.
         """
-        key = attrgetter("operation", "devices", "size_bytes", "group", "calls", "subgroup")(collective)
-        if key not in self._collectives:
-            self._collectives[key] = self._find_collective(collective)
-        return self._collectives[key]
+        return self._collective(collective._replace(reads=(), writes=(), stream=0))
 
     def _find_collective(self, collective: Collective) -> CollectiveRoute:
         check_option("operation of a collective", collective.operation, OPERATIONS)
