@@ -123,10 +123,7 @@ def test_a_class_counts_as_a_real_pass_over_numbers(counted, config, asked):
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         module(**numbers)
     parameters = sum(p.numel() for p in module.parameters())
-    assert (component.parameters, sum(work.flop for work in component.work)) == (
-        parameters,
-        counter.get_total_flops(),
-    )
+    assert (component.total.parameters, component.total.flop) == (parameters, counter.get_total_flops())
     assert len(component.layers) > 1
     assert all(work.output_bytes for work in component.work)
 
@@ -164,7 +161,7 @@ def test_a_backbone_with_its_encoders_is_a_model_that_trains(write, tmp_path, ca
 
 def test_nothing_is_fetched_or_run_that_a_file_names(counted):
     harmful = {"auto_map": {"AutoModel": "os.system"}, "attn_implementation": "somewhere/kernels"}
-    assert counted(CLIP | harmful).components[0].parameters == counted(CLIP).components[0].parameters
+    assert counted(CLIP | harmful).components[0].total == counted(CLIP).components[0].total
 
 
 def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted):

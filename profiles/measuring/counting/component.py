@@ -18,7 +18,7 @@ from profiles.architectures.kernels import FEW_ROWS
 from profiles.errors import InputError
 from profiles.measuring.counting.dataflow import attended, parts_run, units_of
 from profiles.measuring.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
-from profiles.measuring.counting.tally import Tally, Work, exchanges_of, together
+from profiles.measuring.counting.tally import Tally, Work, exchanges_of, together, total
 from profiles.measuring.counting.trace import Trace, cast, record, tensor_bytes, tensors
 
 LATENTS: Final = ("hidden_states", "sample", "x")
@@ -51,14 +51,9 @@ class ComponentCount:
         return self.spec.layers
 
     @property
-    def parameters(self) -> int:
-        """Parameters of all layers."""
-        return sum(work.parameters for work in self.work)
-
-    @property
-    def trained(self) -> int:
-        """Parameters that get a gradient."""
-        return sum(work.trained for work in self.work)
+    def total(self) -> Work:
+        """The work of all layers."""
+        return total(self.work)
 
 
 @dataclass(frozen=True, slots=True)

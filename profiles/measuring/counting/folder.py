@@ -36,7 +36,6 @@ from profiles.measuring.counting.specs import (
     check_alone,
     read_config,
 )
-from profiles.measuring.counting.tally import total
 from profiles.measuring.counting.trace import blamed
 from profiles.measuring.writing import Exact, csv_text, show, table, toml_text
 from profiles.outputs import check_new, write_files
@@ -209,7 +208,7 @@ def run_count(options: argparse.Namespace) -> None:
 
 def _totals(one: ComponentCount) -> list[str]:
     """Cells of one component; 1 MAC is 2 FLOP."""
-    whole, blocks = total(one.work), {layer.block for layer in one.layers}
+    whole, blocks = one.total, {layer.block for layer in one.layers}
     flop = (whole.flop, whole.conv_flop, whole.matmul_flop, whole.attention_flop)
     counts = (len(one.work), len(blocks), len(one.skips))
     macs = (f"{number / 2e9:.1f}" for number in flop)

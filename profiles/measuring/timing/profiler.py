@@ -162,7 +162,10 @@ def time_texts(
             )
         if component.optimizer_s is not None:
             recipe, ms = RECIPES[str(header["dtype"])], _ms(component.optimizer_s)
-            trained = {"component": component.counted.spec.name, "parameters": component.counted.trained}
+            trained = {
+                "component": component.counted.spec.name,
+                "parameters": component.counted.total.trained,
+            }
             updates.append(trained | {"recipe": recipe, "ms": ms})
     values = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {
