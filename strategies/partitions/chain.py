@@ -15,10 +15,10 @@ Eq. 10 - 18. M_CDM is not defined there; 2M, the micro-batches of both backbones
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,6 @@ from profiles.units import FloatArray
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 CostVector: TypeAlias = tuple[float, ...]
-T = TypeVar("T", np.bool_, np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +74,7 @@ class StageMemory:
     def table(self, edges: IntArray) -> FloatArray:
         """The memory of each stage, in a table for each."""
         tables = (stages_between(edges, of) for of in (self.state_bytes, self.saved_bytes))
-        state, saved = (_by_stage(table, len(self.in_flight)) for table in tables)
+        state, saved = (by_stage(table, len(self.in_flight)) for table in tables)
         return state + np.maximum(self.in_flight, 1.0)[:, None, None] * saved
 
 
@@ -114,7 +113,6 @@ def optimal_partition(
     if memory is None:
         return search.boundaries(point)
     table, room = memory.table(search.edges), memory.room_bytes
-    search = replace(search, criteria=tuple(_by_stage(of, num_stages) for of in search.criteria))
     if search.least_maximum(table, search.within(point)) > room >= search.least_maximum(table):
         point = search.best(rounds, table <= room)
     return search.boundaries(point, table)
@@ -151,22 +149,16 @@ def _below(size: int, diagonal: int) -> BoolArray:
     return np.tri(size, k=diagonal, dtype=np.bool_)
 
 
-def least_maximum(table: FloatArray, num_stages: int) -> float:
-    """The least possible maximum over so many stages between the edges of a table, or by tables of each stage."""
-    width = len(table) - num_stages if table.ndim == 2 else table.shape[-1]
-    reached, longer = _of_stage(table, 0, width)[0], np.empty((width, width))
-    for stage in range(1, num_stages):
-        np.maximum(reached[:, None], _of_stage(table, stage, width), out=longer)
+def least_maximum(tables: FloatArray) -> float:
+    """The least possible maximum over the stages, by a table for each (``by_stage``)."""
+    reached, longer = tables[0][0], np.empty(tables.shape[1:])
+    for table in tables[1:]:
+        np.maximum(reached[:, None], table, out=longer)
         reached = np.minimum.reduce(longer, axis=0)
     return float(reached[-1])
 
 
-def _of_stage(table: npt.NDArray[T], stage: int, width: int) -> npt.NDArray[T]:
-    """The part of a table for the edges at which a stage can begin and end, or the one of the stage."""
-    return table[stage : stage + width, stage + 1 : stage + 1 + width] if table.ndim == 2 else table[stage]
-
-
-def _by_stage(table: FloatArray, num_stages: int) -> FloatArray:
+def by_stage(table: FloatArray, num_stages: int) -> FloatArray:
     """A table for each stage, of the edges at which it can begin and end."""
     width = len(table) - num_stages
     windows = np.lib.stride_tricks.sliding_window_view(table, (width, width))
@@ -184,15 +176,12 @@ class StageSearch:
     """The stages that a chain offers, and the maxima to be kept small.
 
     Attributes:
-        num_stages: Stages S.
         edges: Layer indices at which a stage may begin or end, (E + 1,): 0, the legal cuts, L.
         weights: Share of each stage time that counts in the expected pace.
-        criteria: What is minimised, in this order, for the stage from edge i to edge j at [i, j], infinite where
-            i >= j, (E + 1, E + 1), or in a table of each stage: T0 and T0_SC where they count, then the gap T_S - T_C,
-            which may be negative.
+        criteria: What is minimised, in this order, in a table for each stage: T0 and T0_SC where they count, then the
+            gap T_S - T_C, which may be negative.
     """
 
-    num_stages: int
     edges: IntArray
     weights: tuple[float, ...]
     criteria: tuple[FloatArray, ...]
@@ -210,7 +199,8 @@ class StageSearch:
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
         shares = (1 - self_conditioning, stage), (self_conditioning, conditioned)
         weights, tables = zip(*(of for of in shares if of[0] > 0), strict=True)
-        return cls(num_stages, edges, weights, (*tables, gap))
+        criteria = tuple(by_stage(table, num_stages) for table in (*tables, gap))
+        return cls(edges, weights, criteria)
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
@@ -262,20 +252,20 @@ class StageSearch:
 
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
         """The least possible maximum over the stages, infinite if the allowed ones do not suffice."""
-        table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
-        return least_maximum(table, self.num_stages)
+        return least_maximum(criterion if allowed is None else np.where(allowed, criterion, np.inf))
 
     def boundaries(self, point: CostVector, memory: FloatArray | None = None) -> tuple[int, ...]:
         """The partition whose maxima do not exceed a point's: of least memory, then lexicographically smallest."""
         allowed = self.within(point)
         if memory is not None:
             allowed = allowed & (memory <= self.least_maximum(memory, allowed))
-        ends = [np.arange(self._width) == self._width - 1]
-        for stage in reversed(range(1, self.num_stages)):
-            ends.append(np.logical_or.reduce(_of_stage(allowed, stage, self._width) & ends[-1], axis=1))
+        last = allowed.shape[-1] - 1
+        ends = [np.arange(last + 1) == last]
+        for table in allowed[:0:-1]:
+            ends.append(np.logical_or.reduce(table & ends[-1], axis=1))
         edge, path = 0, [0]
         for stage, reachable in enumerate(reversed(ends)):
-            ahead = _of_stage(allowed, stage, self._width)[edge - stage] & reachable
+            ahead = allowed[stage][edge - stage] & reachable
             edge = stage + 1 + int(ahead.argmax())
             path.append(edge)
         return tuple(self.edges[path].tolist())
@@ -283,11 +273,6 @@ class StageSearch:
     def within(self, point: CostVector) -> BoolArray:
         """The stages that exceed a point in no criterion."""
         return _within(self.criteria, point, np.isfinite(self.criteria[-1]))
-
-    @property
-    def _width(self) -> int:
-        """Number of edges at which any one stage can begin, as those before and after it need theirs."""
-        return len(self.edges) - self.num_stages
 
 
 def _legal_edges(costs: ChainCosts, num_stages: int) -> IntArray:

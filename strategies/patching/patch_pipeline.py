@@ -17,7 +17,7 @@ import numpy as np
 
 from profiles.architectures.shares import Share
 from profiles.errors import InfeasibleError
-from strategies.partitions.chain import least_maximum, stage_table
+from strategies.partitions.chain import by_stage, least_maximum, stage_table
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid
@@ -303,7 +303,7 @@ def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
     """Return the layers of each stage such that the longest stage is as short as can be, and no stage is empty."""
     assert degree <= len(seconds), f"{degree} stages of {len(seconds)} layers"
     stage_s, layers, start = stage_table(np.array(seconds)), [], 0
-    longest_s = least_maximum(stage_s, degree)
+    longest_s = least_maximum(by_stage(stage_s, degree))
     for later in range(degree - 1, -1, -1):
         end = min(int(np.flatnonzero(stage_s[start] <= longest_s)[-1]), len(seconds) - later)
         layers.append(end - start)
