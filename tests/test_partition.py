@@ -14,7 +14,6 @@ from strategies.partitions.chain import (
     block_partition,
     optimal_pair,
     optimal_partition,
-    pair_rounds,
 )
 
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
@@ -142,8 +141,9 @@ def test_no_pair_of_cuts_beats_the_one_found(family, probability):
         lengths = rng.integers(1, 8, 2).tolist()
         chains = [family(rng, length) for length in lengths]
         num_stages = int(rng.integers(1, min(lengths) + 1))
-        rounds = pair_rounds(num_stages, int(rng.integers(1, 7)))
-        pair = optimal_pair(*chains, num_stages, rounds, probability)
+        micro_batches = int(rng.integers(1, 7))
+        rounds = 2 * micro_batches + 2 * num_stages - 2
+        pair = optimal_pair(*chains, num_stages, micro_batches, probability)
         reached = [[maxima(chain, of) for of in every_partition(chain, num_stages)] for chain in chains]
         best = [maxima(*of) for of in zip(chains, pair, strict=True)]
         least_s, best_s = (
@@ -156,10 +156,10 @@ def test_no_pair_of_cuts_beats_the_one_found(family, probability):
 def test_equal_layers_make_the_bound_of_the_paper():
     layers, cuts = np.ones(8), np.zeros(7)
     chain = ChainCosts(layers, 2 * layers, cuts, cuts, np.zeros(8), 0.0)
-    down, up = optimal_pair(chain, chain, 4, pair_rounds(4, 4))
+    down, up = optimal_pair(chain, chain, 4, 4)
     assert down == up == (0, 2, 4, 6, 8)
     longest_s, _, gap_s = maxima(chain, down)
-    assert pair_rounds(4, 4) * longest_s + gap_s == (8 + 2 * 4 - 2) * 6.0 - 4.0
+    assert (2 * 4 + 2 * 4 - 2) * longest_s + gap_s == (8 + 2 * 4 - 2) * 6.0 - 4.0
 
 
 def test_what_cannot_be_cut_is_refused_with_its_numbers():

@@ -16,7 +16,6 @@ Eq. 10 - 18. M_CDM is not defined there; 2M, the micro-batches of both backbones
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import TypeAlias
 
@@ -138,23 +137,16 @@ def stage_table(values: FloatArray) -> FloatArray:
     """
     num_layers = len(values)
     table = np.full((num_layers + 1, num_layers + 1), np.inf)
-    np.cumsum(np.where(_below(num_layers, -1), 0.0, values), axis=1, out=table[:-1, 1:])
-    table[_below(num_layers + 1, 0)] = np.inf
+    np.cumsum(np.where(np.tri(num_layers, k=-1, dtype=np.bool_), 0.0, values), axis=1, out=table[:-1, 1:])
+    table[np.tri(num_layers + 1, dtype=np.bool_)] = np.inf
     return table
-
-
-@cache
-def _below(size: int, diagonal: int) -> BoolArray:
-    """Where a square table lies on one of its diagonals, or below."""
-    return np.tri(size, k=diagonal, dtype=np.bool_)
 
 
 def least_maximum(tables: FloatArray) -> float:
     """The least possible maximum over the stages, by a table for each (``by_stage``)."""
-    reached, longer = tables[0][0], np.empty(tables.shape[1:])
+    reached = tables[0][0]
     for table in tables[1:]:
-        np.maximum(reached[:, None], table, out=longer)
-        reached = np.minimum.reduce(longer, axis=0)
+        reached = np.maximum(reached[:, None], table).min(axis=0)
     return float(reached[-1])
 
 
@@ -293,16 +285,12 @@ def _within(criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArra
     return allowed
 
 
-def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
-    """The rounds on the critical path, M_CDM + 2S - 2 with M_CDM = 2M; S and M are those of each backbone.
-
-    Source: DiffusionPipe, Eq. 12.
-    """
-    return 2 * num_micro_batches + 2 * num_stages - 2
-
-
 def optimal_pair(
-    down: ChainCosts, up: ChainCosts, num_stages: int, rounds: int, self_conditioning: float = 0.0
+    down: ChainCosts,
+    up: ChainCosts,
+    num_stages: int,
+    num_micro_batches: int,
+    self_conditioning: float = 0.0,
 ) -> list[tuple[int, ...]]:
     """Return the cuts with the least bound; among equals those of the smallest pace, then of the smallest maxima.
 
@@ -311,15 +299,18 @@ def optimal_pair(
             hold the factor 2 for messages that meet in a link (section 4.2).
         up: Costs of the backbone that runs from position P - 1 to 0, likewise.
         num_stages: Stages S of each chain, at least 1.
-        rounds: Rounds on the critical path, see `pair_rounds`.
+        num_micro_batches: Micro-batches M of each chain, at least 1.
         self_conditioning: Probability p of the extra forward pass, 0 to 1.
 
     Raises:
         InfeasibleError: If a chain cannot be cut into so many stages.
 
-    Source: DiffusionPipe, Eq. 13 - 16.
+    Source: DiffusionPipe, Eq. 12 - 16.
     """
     searches = [StageSearch.over(chain, num_stages, self_conditioning) for chain in (down, up)]
+    rounds = (
+        2 * num_micro_batches + 2 * num_stages - 2
+    )  # on the critical path, M_CDM + 2S - 2 with M_CDM = 2M
     fronts = (search.front(search.criteria) for search in searches)
     joints = (tuple(map(max, down, up)) for down, up in product(*fronts))  # Eq. 10 and 11
     joint = min(joints, key=lambda point: searches[0].rank(point, rounds))

@@ -14,7 +14,7 @@ from profiles.errors import InfeasibleError
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.named import check_halves, chimera_order
 from strategies.orders.problem import evaluate
-from strategies.partitions.chain import optimal_pair, pair_rounds
+from strategies.partitions.chain import optimal_pair
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
@@ -83,7 +83,7 @@ def _optimal_boundaries(
 
     def solve() -> list[tuple[int, ...]]:
         down, up = costs
-        return optimal_pair(down, up, degree, pair_rounds(degree, count), probability)
+        return optimal_pair(down, up, degree, count, probability)
 
     # group sizes on links alike have one answer
     links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]
