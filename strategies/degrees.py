@@ -42,7 +42,9 @@ def widen(given: dict[Job, int], free: int, fleet: Fleet) -> None:
     while free and free != before:
         before = free
         for job, gpus in [*given.items()]:
-            more = [(of, times.step_s) for of, times in fleet.choices(job.shape).items() if of >= gpus]
+            more = [
+                (degree, times.step_s) for degree, times in fleet.choices(job.shape).items() if degree >= gpus
+            ]
             if len(more) > 1 and more[1][1] < more[0][1] and more[1][0] - gpus <= free:
                 given[job] = more[1][0]
                 free -= more[1][0] - gpus

@@ -33,7 +33,7 @@ OTHERWISE: Final = {"train": "draws images, it does not train", "sample": "train
 """The reason why a strategy is none of a task."""
 NAME: Final = re.compile(r"[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*")
 TAKEN: Final = {"model", "strategy", "cluster", "gpus", "stack", "measured", "runtime", "num_gpus", *WHAT_IFS}
-TAKEN.update(item.name for of in (TrainingWorkload, SamplingWorkload) for item in fields(of))
+TAKEN.update(item.name for workload in (TrainingWorkload, SamplingWorkload) for item in fields(workload))
 """Names of arguments and options, which no parameter may have."""
 _added: Final[dict[str, type[Any]]] = {}
 """Strategies that a script or a notebook gave as classes, by name: asked about only where they are named."""

@@ -243,7 +243,7 @@ def _check_included(model: Model, include: Iterable[str]) -> None:
     frozen = [model.components[i].name for i in model.frozen]
     for name in include:
         if name not in (*frozen, ALL):
-            begun = " or ".join(of for of in frozen if of.startswith(name))
+            begun = " or ".join(component for component in frozen if component.startswith(name))
             meant = f"did you mean {begun}? " if begun else ""
             known = f"the frozen components of {model.name} are {', '.join(frozen) or 'none'}"
             raise wrong("include", f"names '{name}', {meant}{known}")

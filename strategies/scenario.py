@@ -156,8 +156,8 @@ class Scene(Generic[W]):
             return Band()
         products = products_in(precision, self.cluster.device)
         usual_s, low_s, high_s = (
-            sum(float(of.components[i].gpu_s(1).sum()) for i in self.model.backbones)
-            for of in map(self._costs, (1.0, products.low, products.high))
+            sum(float(costs.components[i].gpu_s(1).sum()) for i in self.model.backbones)
+            for costs in map(self._costs, (1.0, products.low, products.high))
         )
         return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))
 
@@ -191,8 +191,8 @@ class Scene(Generic[W]):
     def under(self, workload: W) -> Self:
         """The scene under another workload; layers of a model that stays as it is take as long."""
 
-        def decides(of: W) -> tuple[object, ...]:
-            return tuple(getattr(of, name) for name in self.of_costs)
+        def decides(settings: W) -> tuple[object, ...]:
+            return tuple(getattr(settings, name) for name in self.of_costs)
 
         alike = self
         if decides(workload) != decides(self.workload):
@@ -213,7 +213,9 @@ class Scene(Generic[W]):
         """The scene under another workload, with those derived quantities that are alike under both."""
         self.cluster.check_gpus(workload.num_gpus)
         other = object.__new__(type(self))  # what was checked and derived once is neither again
-        vars(other).update({of.name: getattr(self, of.name) for of in fields(self)} | {"workload": workload})
+        vars(other).update(
+            {item.name: getattr(self, item.name) for item in fields(self)} | {"workload": workload}
+        )
         vars(other).update({name: getattr(self, name) for name in alike})
         return other
 
@@ -262,7 +264,7 @@ class Scenario(Scene[TrainingWorkload]):
                 "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
             )
         backbones = (self.model.components[index] for index in self.model.backbones)
-        most = max((len({layer.block for layer in of.layers}) for of in backbones), default=1)
+        most = max((len({layer.block for layer in backbone.layers}) for backbone in backbones), default=1)
         if self.workload.recomputed_together > max(most, 1):
             rule = f"must be of at most the {counted(most, 'block')} of a backbone of {self.model.name}"
             raise wrong("checkpointing", f"is {self.workload.checkpointing}, {rule}")
@@ -316,7 +318,9 @@ class Scenario(Scene[TrainingWorkload]):
         cached = self.workload.cached
         frozen = ((i, self.model.components[i]) for i in self.model.frozen)
         return tuple(
-            i for i, of in frozen if not of.cacheable or (ALL not in cached and of.name not in cached)
+            i
+            for i, component in frozen
+            if not component.cacheable or (ALL not in cached and component.name not in cached)
         )
 
     @property
@@ -373,7 +377,7 @@ class Scenario(Scene[TrainingWorkload]):
         """
         probability, share = self.extra_forward_probability(num_groups, draws), self.self_conditioning
         both = (False, 1 - probability, 1 - share), (True, probability, share)
-        return [(self.with_extra_forward(extra), often, of) for extra, often, of in both if of > 0]
+        return [(self.with_extra_forward(extra), often, part) for extra, often, part in both if part > 0]
 
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
         """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""

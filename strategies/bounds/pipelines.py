@@ -58,8 +58,9 @@ def uncut_bound(
     def make() -> tuple[float, float]:
         each_s = [forward_s + back_s for forward_s, back_s in map(layout.layer_times, backbones)]
         waits_s = [scenario.costs.components[one].weight_s(batch) for one in backbones]
-        shares = (part[of > 0] / of[of > 0] for part, of in zip(waits_s, each_s, strict=True))
-        return sum(float(of.sum()) for of in each_s), 1 - max(float(of.max(initial=0)) for of in shares)
+        shares = (part[times > 0] / times[times > 0] for part, times in zip(waits_s, each_s, strict=True))
+        most = max(float(share.max(initial=0)) for share in shares)
+        return sum(float(times.sum()) for times in each_s), 1 - most
 
     work_s, share = scenario.remember(("work", batch), make)
     evenly_s = frozen_s + work_s * count / degree

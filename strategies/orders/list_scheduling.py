@@ -58,7 +58,7 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
     )
     makespan_s, taken = min((_listed(problem, lanes, each) for each in ranks), key=itemgetter(0))
     numbers = (problem.chains[lane.chain].micro_batches for lane in lanes)
-    coming = [iter(passes_of(lane.stage, lane.kind, of)) for lane, of in zip(lanes, numbers, strict=True)]
+    coming = [iter(passes_of(lane.stage, lane.kind, span)) for lane, span in zip(lanes, numbers, strict=True)]
     rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in taken])
     return Ordering(rows, tuple([tuple([start for _, start in row]) for row in taken]), makespan_s)
 
@@ -114,7 +114,7 @@ def _listed(
             there_s.append(end + lane.lag_s)
             if len(there_s) == 1 and there_s[0] >= free_s[there]:
                 heappush(wakes, (there_s[0], there))
-    assert all(count == len(of) for count, of in zip(done, keys, strict=True)), "list scheduling is stuck"
+    assert all(count == len(row) for count, row in zip(done, keys, strict=True)), "list scheduling is stuck"
     return max(free_s), taken
 
 

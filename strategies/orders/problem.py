@@ -202,8 +202,8 @@ def follow(
     steps = [[known[action] for action in row] for row in rows]
     starts = walk(steps, filled_s, begins_s)
     return [
-        [(action, at, at + step[1]) for action, at, step in zip(row, of_row, of, strict=False)]
-        for row, of_row, of in zip(rows, starts, steps, strict=True)
+        [(action, at, at + step[1]) for action, at, step in zip(row, row_starts, row_steps, strict=False)]
+        for row, row_starts, row_steps in zip(rows, starts, steps, strict=True)
     ]
 
 

@@ -72,7 +72,7 @@ class StageMemory:
 
     def table(self, edges: IntArray) -> FloatArray:
         """The memory of each stage, in a table for each."""
-        tables = (stages_between(edges, of) for of in (self.state_bytes, self.saved_bytes))
+        tables = (stages_between(edges, sizes) for sizes in (self.state_bytes, self.saved_bytes))
         state, saved = (by_stage(table, len(self.in_flight)) for table in tables)
         return state + np.maximum(self.in_flight, 1.0)[:, None, None] * saved
 
@@ -190,7 +190,7 @@ class StageSearch:
         )
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
         shares = (1 - self_conditioning, stage), (self_conditioning, conditioned)
-        weights, tables = zip(*(of for of in shares if of[0] > 0), strict=True)
+        weights, tables = zip(*(share for share in shares if share[0] > 0), strict=True)
         criteria = tuple(by_stage(table, num_stages) for table in (*tables, gap))
         return cls(edges, weights, criteria)
 
@@ -230,7 +230,9 @@ class StageSearch:
         others_front = self.front(others, permitted)
         while others_front:
             within = (_within(others, point, permitted) for point in others_front)
-            level = [(*p, self.least_maximum(last, of)) for p, of in zip(others_front, within, strict=True)]
+            level = [
+                (*p, self.least_maximum(last, mask)) for p, mask in zip(others_front, within, strict=True)
+            ]
             yield level
             permitted = permitted & (last < max(point[-1] for point in level))
             others_front = self.front(others, permitted)

@@ -191,10 +191,10 @@ def held_parameters(scenario: SamplingScenario, tensor: int = 1) -> FloatArray:
     Matrices that tokens pass, and convolutions, are divided; norms, embeddings and modulations are whole, as in
     DistriFusion's baseline and in vLLM-Omni (vllm_omni/diffusion/models). SGLang divides those of some models.
     """
-    of = scenario.backbone
-    whole = np.array([layer.parameters for layer in of.layers], dtype=np.float64)
+    backbone = scenario.backbone
+    whole = np.array([layer.parameters for layer in backbone.layers], dtype=np.float64)
     if tensor == 1:
         return whole
-    layers = range(len(of.layers))
-    divided = np.array([divided_parameters(of, layer, convolutions=True) for layer in layers])
+    layers = range(len(backbone.layers))
+    divided = np.array([divided_parameters(backbone, layer, convolutions=True) for layer in layers])
     return np.asarray(whole - divided + divided / tensor)

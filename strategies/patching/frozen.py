@@ -50,7 +50,9 @@ def _move(scenario: SamplingScenario, plan: Plan) -> Plan:
     """The backbone's weights on their way to the devices of a plan, or back; each expert's in its turn."""
     builder = SamplingBuilder(plan.placement)
     for device, buffers in enumerate(plan.resident):
-        size = scenario.backbone.experts * sum(of.size_bytes for of in buffers if of.name == WEIGHTS)
+        size = scenario.backbone.experts * sum(
+            buffer.size_bytes for buffer in buffers if buffer.name == WEIGHTS
+        )
         action = FrozenAction(scenario.backbone_index, 0, 0)
         builder.compute(device, action, scenario.host_side.copied_s(size, pageable=True))
     return builder.build((), plan.resident)
@@ -61,7 +63,7 @@ def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     images = grid.images(scenario)
     prompts = images * scenario.workload.prompts // grid.guidance
     encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
-    encoding = (_layers_s(scenario, of, _given(scenario, of, images, prompts)) for of in encoders)
+    encoding = (_layers_s(scenario, index, _given(scenario, index, images, prompts)) for index in encoders)
     decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
     return sum(chain.from_iterable(encoding)) + sum(chain.from_iterable(decoding))
 
@@ -98,7 +100,7 @@ def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[
 def _copies_s(scenario: SamplingScenario, component: int) -> list[float]:
     """Seconds of copies beside each layer of a component: its own weights, or all with the first and the last."""
     sizes: list[float] = [
-        of.parameters * FROZEN_WEIGHT_BYTES for of in scenario.model.components[component].layers
+        layer.parameters * FROZEN_WEIGHT_BYTES for layer in scenario.model.components[component].layers
     ]
     if not scenario.workload.streamed:
         whole, sizes = sum(sizes), [0.0] * len(sizes)
@@ -109,7 +111,7 @@ def _copies_s(scenario: SamplingScenario, component: int) -> list[float]:
 
 def _held_bytes(scenario: SamplingScenario, component: int) -> float:
     """The weights of a component that runs without staying: all, or the largest layer's."""
-    held = [of.parameters for of in scenario.model.components[component].layers]
+    held = [layer.parameters for layer in scenario.model.components[component].layers]
     return FROZEN_WEIGHT_BYTES * (max(held) if scenario.workload.streamed else sum(held))
 
 
@@ -119,7 +121,7 @@ def least_frozen_bytes(
     """Bytes that lie on the fullest device while encoders run, beside what stays of its denoising steps."""
     encoders = scenario.included(scenario.encoders)
     rows = _encoding(scenario, resident, encoders, grid.images(scenario)) if encoders else ()
-    return max((float(sum(of.size_bytes for of in row)) for row in rows), default=0.0)
+    return max((float(sum(buffer.size_bytes for buffer in row)) for row in rows), default=0.0)
 
 
 def _encoding(
@@ -189,8 +191,8 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
 
 def _reference_rows(scenario: SamplingScenario, component: int) -> float:
     """Rows of a decoder's latents at the reference."""
-    of, model = scenario.model.components[component], scenario.model
-    return float((of.image_tokens / of.frames * model.height / model.width) ** 0.5)
+    decoder, model = scenario.model.components[component], scenario.model
+    return float((decoder.image_tokens / decoder.frames * model.height / model.width) ** 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +317,9 @@ def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
     A convolution with a window of 3 x 3 needs one row of its input above and one below. Where convolutions have twice
     as many positions as before, or more, a level has begun: it has twice the rows, and of a video perhaps more frames.
     """
-    of, extent = scenario.model.components[component], scenario.costs.extents[component]
+    decoder, extent = scenario.model.components[component], scenario.costs.extents[component]
     layers, rows, before = [], _reference_rows(scenario, component), 0
-    for kernels in of.half_kernels:
+    for kernels in decoder.half_kernels:
         spatial = [k for k in kernels if k.kind == "conv" and HALF_BYTES * k.m * k.k > SPATIAL * k.read_bytes]
         positions = max((kernel.m for kernel in spatial), default=0)
         rows *= 2 if 0 < 2 * before <= positions else 1

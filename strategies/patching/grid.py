@@ -149,7 +149,12 @@ class Grid:
             return self
         apart = self.positions // self.guidance % each == 0 or (self.positions <= each and not pcie)
         groups = self.guidance if apart and self.size <= (1 if pcie else each) else 1
-        ends = [end for stride, of in self._strides.values() if of > 1 for end in (stride, stride * of)]
+        ends = [
+            end
+            for stride, members in self._strides.values()
+            if members > 1
+            for end in (stride, stride * members)
+        ]
         # each group lies in one node, or in the same places of several
         alike = not pcie and not any(end % each and each % end for end in (*ends, self.size))
         return replace(self, alike_groups=groups, alike_nodes=max(1, self.size // each) if alike else 1)

@@ -86,10 +86,10 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     of_image = HALF_BYTES * extent.pixels
     scale = of_image / (extent.image or 1.0)  # the text's tokens come on top
     passed = of_image if scenario.workload.text == REPLICATED else scale
-    of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
-    keys = [e.elements for e in of if e.kind == "key_value"]
-    heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
-    sums = [e.elements for e in of if e.kind == "reduce"]
+    exchanges = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
+    keys = [e.elements for e in exchanges if e.kind == "key_value"]
+    heads = [e.heads * scenario.backbone.image_tokens for e in exchanges if e.kind == "key_value"]
+    sums = [e.elements for e in exchanges if e.kind == "reduce"]
     hidden = sum(keys) / 2 * passed
     log_sums = sum(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
     return Exchanged(len(keys), hidden, log_sums, len(sums), sum(sums) * scale)

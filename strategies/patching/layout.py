@@ -204,6 +204,6 @@ def unfolded(phase: Phase) -> Phase:
         ops=tuple(plan.ops[device] for device in standing_in),
         resident=tuple(plan.resident[device] for device in standing_in),
         placement=replace(plan.placement, group_size=size, num_positions=size),
-        stages=tuple(replace(of, position=standing_in.index(of.position)) for of in plan.stages),
+        stages=tuple(replace(stage, position=standing_in.index(stage.position)) for stage in plan.stages),
     )
     return phase._replace(plan=plan, standing_in=())

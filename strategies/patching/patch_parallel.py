@@ -204,13 +204,13 @@ class Patches(GridLayout):
 
     def _between_exchanges(self) -> Iterator[tuple[float, float]]:
         """Seconds of compute and the bytes that it needs of all patches; a layer's work is spread evenly."""
-        extent, of = self.scenario.extent, dict[int, list[Exchange]]()
+        extent, by_layer = self.scenario.extent, dict[int, list[Exchange]]()
         growth = {"key_value": extent.pixels, "halo": extent.width * self.count, "statistics": self.count}
         for exchange in self.scenario.backbone.exchanges:
             if exchange.kind in growth and self.count > 1:
-                of.setdefault(exchange.layer, []).append(exchange)
+                by_layer.setdefault(exchange.layer, []).append(exchange)
         for layer, seconds in enumerate(self._layers_s(Kind.SYNCHRONOUS)):
-            exchanges = of.get(layer, [])
+            exchanges = by_layer.get(layer, [])
             if not exchanges:
                 yield float(seconds), 0.0
             for exchange in exchanges:

@@ -147,7 +147,7 @@ class PipelineBuilder:
 
     def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Row:
         kinds = dict.fromkeys((action.stage, action.kind) for action in actions)
-        passes = {of: (self._pass_s(*of), [*self._of_pass(*of)]) for of in kinds}
+        passes = {key: (self._pass_s(*key), [*self._of_pass(*key)]) for key in kinds}
         row = Row()
         for action in actions:
             stage, kind, number = action
@@ -160,16 +160,16 @@ class PipelineBuilder:
             row.append(draft)
         return row
 
-    def _pass_s(self, stage: int, kind: str) -> float:
+    def _pass_s(self, unit: int, kind: str) -> float:
         """The seconds of a pass of a kind through a stage."""
-        of = self.stages[stage]
+        stage = self.stages[unit]
         if kind == OPTIMIZER:
-            self.stepping.add(stage)
+            self.stepping.add(unit)
             return 0.0
         if kind in (FORWARD, EXTRA_FORWARD):
-            return of.forward_s
-        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(of)
-        return weight_s if kind == BACKWARD_WEIGHT else of.backward_s - weight_s
+            return stage.forward_s
+        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(stage)
+        return weight_s if kind == BACKWARD_WEIGHT else stage.backward_s - weight_s
 
     def _of_pass(self, stage: int, kind: str) -> Iterator[_OfPass]:
         """The tensors that each pass of a kind through a stage reads and writes."""
@@ -236,7 +236,7 @@ class PipelineBuilder:
         for op in self.rows[0]:
             if op.action[:2] == (0, first):
                 number = op.action[2]
-                row += [of.draft for of in frozen.placed[number * each : (number + 1) * each]]
+                row += [placed.draft for placed in frozen.placed[number * each : (number + 1) * each]]
             row.append(op)
         self.rows[0] = row
 
@@ -307,8 +307,8 @@ def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
             outputs[slot] = (slot, message_s), (num_slots + slot, 0.0)  # its arrival, and when it is written
     rows: list[list[Step]] = []
     for ops, waits, sends in zip(plan.ops, wiring.waits, wiring.sends, strict=True):
-        written = [tuple(chain.from_iterable(outputs.get(slot, ()) for slot in of)) for of in sends]
-        rows.append([(of, op.duration_s, out) for op, of, out in zip(ops, waits, written, strict=True)])
+        written = [tuple(chain.from_iterable(outputs.get(slot, ()) for slot in slots)) for slots in sends]
+        rows.append([(slots, op.duration_s, out) for op, slots, out in zip(ops, waits, written, strict=True)])
     filled_s = [inf] * (2 * num_slots)
     starts = walk(rows, filled_s, [0.0] * len(rows))
     return {

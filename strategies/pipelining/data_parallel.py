@@ -110,8 +110,8 @@ class DataParallel(Strategy):
     def coarse_bounds(self, scenario: Scenario) -> tuple[float, float]:
         """Seconds that no iteration can undercut: all compute but the optimizer's; nothing of bytes."""
         layout = self.layout(scenario)
-        passes_s = (of for cut in layout.cuts for of in layout.layer_times(cut.component))
-        work_s = sum(float(of.sum()) for of in passes_s)
+        passes_s = (layers_s for cut in layout.cuts for layers_s in layout.layer_times(cut.component))
+        work_s = sum(float(layers_s.sum()) for layers_s in passes_s)
         return self.micro_batches * (before_s(layout, layout.stages[:1]) + work_s), 0.0
 
     def bound(self, scenario: Scenario) -> float:
@@ -178,7 +178,7 @@ def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
         return 0.0
     scenario = layout.scenario
     costs = (scenario.costs.components[i] for i in scenario.frozen)
-    return sum(float(of.forward_s(layout.local_batch).sum()) for of in costs)
+    return sum(float(cost.forward_s(layout.local_batch).sum()) for cost in costs)
 
 
 def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> float:
@@ -192,10 +192,10 @@ def _collectives_s(layout: Layout, what: Collected, sizes: Sequence[float]) -> f
 
 def _passes_s(layout: Layout, units: range, slowdown: float) -> PassTimes:
     """Seconds of all passes of a micro-batch; what they copy is left out."""
-    inside, kinds = insides(layout), {FORWARD: 1 + layout.scenario.workload.extra_forward, BACKWARD: 1}
+    all_inside, kinds = insides(layout), {FORWARD: 1 + layout.scenario.workload.extra_forward, BACKWARD: 1}
     rows = [
-        [times * often * seconds for seconds in pass_times(layout, of, kind, slowdown)]
-        for of, times in Counter(inside[unit] for unit in units).items()
+        [times * often * seconds for seconds in pass_times(layout, inside, kind, slowdown)]
+        for inside, times in Counter(all_inside[unit] for unit in units).items()
         for kind, often in kinds.items()
     ]
     return PassTimes(*map(sum, zip(*rows, strict=True)))

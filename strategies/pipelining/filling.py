@@ -140,11 +140,11 @@ def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partia
     filled: list[FilledLayer] = []
     seen: set[int] = set()
     while True:
-        complete = {of.chain.component for of in work if not of.layers_left}
-        left = [of for of in work if of.layers_left and of.chain.component not in seen]
-        if not (ready := [of for of in left if complete.issuperset(of.chain.inputs)]):
+        complete = {progress.chain.component for progress in work if not progress.layers_left}
+        due = [progress for progress in work if progress.layers_left and progress.chain.component not in seen]
+        if not (ready := [progress for progress in due if complete.issuperset(progress.chain.inputs)]):
             return filled
-        seen.update(of.chain.component for of in ready)
+        seen.update(progress.chain.component for progress in ready)
         time_s, counts, part = _longest(ready, time_s, place.devices, partial)
         for progress, num_layers in zip(ready, counts, strict=True):
             filled += progress.take_layers(num_layers, place)

@@ -83,13 +83,13 @@ def _recomputed(layout: Layout, stage: Stage) -> tuple[Recomputed, ...]:
         saved = saved - kept.spared[first : first + len(saved)]
         parts = []
         for block in blocks_of(layout, stage):
-            for of in [range(i, i + 1) for i in block if kept.parts[i]] if kept.by_layer else [block]:
-                alone = of.start == block.start > 0 and (kept.by_layer or of.start not in joined)
-                again = float(kept.input_size[of.start]) * alone
-                input_bytes = again * component.layers[of.start - 1].output_bytes
-                total = max(0.0, float(saved[of.start - first : of.stop - first].sum()) - input_bytes)
-                at_once = total / kept.parts[of.start] + float(kept.gradients[of.start : of.stop].max())
-                at_end = bool(component.kernels) and (of.start == 0 or of.stop > last)
+            for run in [range(i, i + 1) for i in block if kept.parts[i]] if kept.by_layer else [block]:
+                alone = run.start == block.start > 0 and (kept.by_layer or run.start not in joined)
+                again = float(kept.input_size[run.start]) * alone
+                input_bytes = again * component.layers[run.start - 1].output_bytes
+                total = max(0.0, float(saved[run.start - first : run.stop - first].sum()) - input_bytes)
+                at_once = total / kept.parts[run.start] + float(kept.gradients[run.start : run.stop].max())
+                at_end = bool(component.kernels) and (run.start == 0 or run.stop > last)
                 parts.append(Recomputed(total, at_once, at_end))
         return tuple(parts)
 
@@ -98,21 +98,21 @@ def _recomputed(layout: Layout, stage: Stage) -> tuple[Recomputed, ...]:
 
 def _checkpointed(layout: Layout, stage: Stage) -> Checkpointed:
     """What diffusers keeps of a stage's blocks, or what is kept where several run again together."""
-    of = layout.scenario.costs.components[stage.component].checkpointed
-    return of if layout.scenario.workload.recomputed_together <= 1 else of.together
+    kept = layout.scenario.costs.components[stage.component].checkpointed
+    return kept if layout.scenario.workload.recomputed_together <= 1 else kept.together
 
 
 def blocks_of(layout: Layout, stage: Stage) -> list[range]:
     """The layers of a stage, by blocks that run again together; those without a backward are not among them."""
     layers = layout.component(stage).layers
-    return [of for of in _segments(layout, stage) if any(layers[index].backward != "none" for index in of)]
+    return [run for run in _segments(layout, stage) if any(layers[index].backward != "none" for index in run)]
 
 
 def _segments(layout: Layout, stage: Stage) -> list[range]:
     """The same with all layers."""
     layers, together = layout.component(stage).layers, layout.scenario.workload.recomputed_together
     blocks = groupby(range(stage.first_layer, stage.last_layer + 1), lambda index: layers[index].block)
-    starts = [next(of) for _, of in blocks][:: max(1, together)]
+    starts = [next(indices) for _, indices in blocks][:: max(1, together)]
     return [range(*ends) for ends in pairwise([*starts, stage.last_layer + 1])]
 
 
@@ -144,19 +144,19 @@ def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
     model, component = layout.scenario.model, layout.component(stage)
     blocks = blocks_of(layout, stage)
-    kept = sorted({of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage)))
+    kept = sorted({block.start - 1 for block in blocks if block.start} | set(_skips_kept(layout, stage)))
     reads = (
         size
         for source in model.inputs_of(stage.component)
         for layer, size in model.reads_of(stage.component, source)
-        if any(layer in of for of in blocks)
+        if any(layer in block for block in blocks)
     )
     carried = 0.0 if layout.in_units and stage.first_layer else component.carried_bytes
-    of = _checkpointed(layout, stage)
+    checkpointed = _checkpointed(layout, stage)
     if blocks and blocks[0].start == 0 and component.layers[0].attention_flop:
         kept.append(0)  # what the embedding gives the first block is as large as what that gives
-    hidden = of.stream * sum(component.layers[layer].output_bytes for layer in kept)
-    around = sum(float(of.around[layer]) for block in blocks for layer in block)
+    hidden = checkpointed.stream * sum(component.layers[layer].output_bytes for layer in kept)
+    around = sum(float(checkpointed.around[layer]) for block in blocks for layer in block)
     return hidden + around + sum(reads) + carried
 
 
@@ -172,7 +172,7 @@ def _skips_kept(layout: Layout, stage: Stage) -> Iterator[int]:
     for source, target in ((skip.source, skip.target) for skip in component.skips):
         starts, ends = first <= source <= last, first <= target <= last
         if starts and ends:
-            if not any(source in of and target in of for of in segments):
+            if not any(source in segment and target in segment for segment in segments):
                 yield source
         elif layout.in_units:
             if starts and source < last:
@@ -187,8 +187,8 @@ def _keeps_beside(layout: Layout, stage: Stage, source: int) -> bool:
         return False
     seat = layout.seats[layout.stages.index(stage)]
     makers = (layout.stages[number] for number in layout.chain(seat.cut))
-    maker = next(of for of in makers if of.first_layer <= source <= of.last_layer)
-    follows = any(of.start == source + 1 for of in _segments(layout, maker))
+    maker = next(maker for maker in makers if maker.first_layer <= source <= maker.last_layer)
+    follows = any(segment.start == source + 1 for segment in _segments(layout, maker))
     return follows and maker.position == stage.position
 
 
@@ -271,10 +271,10 @@ def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Activations that each stage saves of one micro-batch, and bytes that stay on each position."""
     # shared by group sizes and by orders
     parts = layout.parts if layout.divided else 1
-    of = (layout.cuts, layout.skip_route, layout.mesh, layout.in_units, layout.divided)
+    arrangement = (layout.cuts, layout.skip_route, layout.mesh, layout.in_units, layout.divided)
     saved = (saved_bytes(layout, stage) for stage in layout.stages)
     resident = (resident_bytes(layout, position) for position in range(layout.shape.degree))
-    key = ("held", of, parts, layout.local_batch)
+    key = ("held", arrangement, parts, layout.local_batch)
     return layout.scenario.remember(key, lambda: (tuple(saved), tuple(resident)))
 
 

@@ -157,9 +157,9 @@ class FrozenWork:
         """New tensors that together are so much of a component's output for samples [start, stop)."""
         last = len(self._model.components[component].layers) - 1
         pieces = [
-            of._replace(start=max(start, of.start), stop=min(stop, of.stop))
-            for of in self._outputs.get(component, ())
-            if of.start < stop and start < of.stop
+            segment._replace(start=max(start, segment.start), stop=min(stop, segment.stop))
+            for segment in self._outputs.get(component, ())
+            if segment.start < stop and start < segment.stop
         ]
         return self._new_tensors(pieces, component, last, bytes_per_sample)
 
@@ -170,4 +170,4 @@ def _shares(samples: int, count: int) -> Sequence[int]:
 
 
 def _count(segments: Iterable[_Segment]) -> int:
-    return sum(of.stop - of.start for of in segments)
+    return sum(segment.stop - segment.start for segment in segments)

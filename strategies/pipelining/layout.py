@@ -139,22 +139,22 @@ class Layout:
 
     def _layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
         """The same without offloading."""
-        costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
-        forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
+        costs, share = self.scenario.costs.components[component], (self.local_batch, self.share)
+        forward_s, backward_s = costs.forward_s(*share), costs.backward_s(*share)
         if (checkpointing := self.scenario.workload.checkpointing) != "none":
-            backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
+            backward_s = backward_s + costs.recomputed_s(*share, attention=checkpointing != "selective")
         return forward_s, backward_s
 
     def swapped_bytes(self, component: int) -> list[float]:
         """Bytes of each block of a backbone that comes up from the host for each pass."""
-        of, count = self.scenario.model.components[component], self.scenario.workload.swapped
+        backbone, count = self.scenario.model.components[component], self.scenario.workload.swapped
         sizes: dict[int, float] = {}
-        for layer in of.layers:
+        for layer in backbone.layers:
             locked = (layer.parameters - layer.trained_parameters) * FROZEN_WEIGHT_BYTES
             sizes[layer.block] = sizes.get(layer.block, 0.0) + locked
         if count >= len(sizes):
             raise InfeasibleError(
-                f"`offload` is layers:{count}, but {of.name} has {len(sizes)} blocks, of which one stays",
+                f"`offload` is layers:{count}, but {backbone.name} has {len(sizes)} blocks, of which one stays",
                 "too few blocks to offload",
             )
         if self.shape.degree > 1:
@@ -176,7 +176,7 @@ class Layout:
             )
             positions = cut.positions or range(cut.num_stages)
             for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True):
-                forward_s, backward_s = (float(np.add.reduce(of[first:end])) for of in times_s)
+                forward_s, backward_s = (float(np.add.reduce(layers_s[first:end])) for layers_s in times_s)
                 parameters = sum(layer.parameters for layer in layers[first:end])
                 stages.append(
                     Stage(cut.component, first, end - 1, position, forward_s, backward_s, parameters)
@@ -228,10 +228,10 @@ class Layout:
         Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
         """
         sizes = (
-            of.cut_bytes[stage.last_layer]
+            component.cut_bytes[stage.last_layer]
             if self.skip_route == "relay"
-            else of.layers[stage.last_layer].output_bytes
-            for stage, of in zip(self.stages, map(self.component, self.stages), strict=True)
+            else component.layers[stage.last_layer].output_bytes
+            for stage, component in zip(self.stages, map(self.component, self.stages), strict=True)
         )
         return tuple(size * self.local_batch for size in sizes)
 
@@ -283,7 +283,7 @@ class Layout:
         if extra:
             last = stages[numbers[-1]]
             fed_back = self.component(last).layers[-1].output_bytes * self.local_batch
-            passes += [of._replace(kind=EXTRA_FORWARD) for of in forwards]
+            passes += [forward._replace(kind=EXTRA_FORWARD) for forward in forwards]
             lag_s = self._message_s(last.position, stages[numbers[0]].position, fed_back)  # T_F of Eq. 18
             passes[-1] = passes[-1]._replace(lag_s=lag_s)
         passes += forwards
@@ -345,8 +345,8 @@ class Layout:
             if self.in_units and unit == self.seats[unit].first and not self.scatters:
                 sources = self.scenario.model.inputs_of(stage.component)
                 inputs = [self.scenario.model.components[source] for source in sources]
-                frozen = (of for of in inputs if not of.trainable and of.gradients != GRADIENTS[0])
-                of_stages[unit] += sum(of.parameters for of in frozen)
+                frozen = (item for item in inputs if not item.trainable and item.gradients != GRADIENTS[0])
+                of_stages[unit] += sum(item.parameters for item in frozen)
         return of_stages
 
     def summed_of(self, component: Component, first: int, end: int) -> int:
@@ -368,9 +368,9 @@ class Layout:
 
     def kept(self, unit: int) -> Kept:
         """Return the parameters that tensor parallelism leaves each GPU of a unit."""
-        of, tensor = self.stages[unit], self.mesh.tensor
-        alike = ("kept", *of.layers, tensor)
-        return self.scenario.remember(alike, lambda: Kept.of(self.component(of), of, tensor))
+        stage, tensor = self.stages[unit], self.mesh.tensor
+        alike = ("kept", *stage.layers, tensor)
+        return self.scenario.remember(alike, lambda: Kept.of(self.component(stage), stage, tensor))
 
     @cached_property
     def weights_bytes(self) -> Sequence[float]:

@@ -155,7 +155,7 @@ def check_divisible(scenario: Scenario, mesh: Mesh) -> None:
         component = scenario.model.components[index]
         if mesh.team > 1:
             _check_transformer(component, mesh)
-        for heads in sorted({of.heads for of in component.exchanges if of.kind == "key_value"}):
+        for heads in sorted({e.heads for e in component.exchanges if e.kind == "key_value"}):
             _check_heads(heads, mesh)
 
 

@@ -68,7 +68,7 @@ class Inside(NamedTuple):
             return cls(stage.forward_s, stage.backward_s)
         layers = slice(stage.first_layer, stage.last_layer + 1)
         costs = layout.scenario.costs.components[stage.component]
-        exchanges = [of for of in layout.component(stage).exchanges if layers.start <= of.layer < layers.stop]
+        exchanges = [e for e in layout.component(stage).exchanges if layers.start <= e.layer < layers.stop]
         keys, sums = ([e.elements for e in exchanges if e.kind == kind] for kind in ("key_value", "reduce"))
         of_all, kept = layout.local_batch * layout.exchanged_bytes(stage), layout.kept(unit)
         return cls(
@@ -97,16 +97,16 @@ class _Pieces:
 
     def items(self, kind: str) -> Iterator[float | TeamExchange]:
         """A pass, of which several pieces of compute may follow one another."""
-        of = self.of
+        unit = self.of
         if kind != BACKWARD or self.mesh.team == 1:
-            pass_s = of.backward_s if kind == BACKWARD else of.forward_s
-            yield from self.layers(pass_s - of.attention_s, of.attention_s)
+            pass_s = unit.backward_s if kind == BACKWARD else unit.forward_s
+            yield from self.layers(pass_s - unit.attention_s, unit.attention_s)
             return
         if self.checkpointing != "none":  # a forward runs again
             attends = self.checkpointing != "selective"
-            again_s = of.backward_s - of.alone_back_s - (of.attention_s if attends else 0.0)
-            yield from self.layers(max(0.0, again_s), of.attention_s if attends else 0.0, attends=attends)
-        yield from self.layers(of.alone_back_s - of.attention_back_s, of.attention_back_s, back=True)
+            again_s = unit.backward_s - unit.alone_back_s - (unit.attention_s if attends else 0.0)
+            yield from self.layers(max(0.0, again_s), unit.attention_s if attends else 0.0, attends=attends)
+        yield from self.layers(unit.alone_back_s - unit.attention_back_s, unit.attention_back_s, back=True)
         yield from self.whole_gradients()
 
     def layers(

@@ -50,9 +50,9 @@ def _pair(layout: Layout, partition: str, *, local_skips: bool) -> tuple[Cut, ..
         )
     placed = [*zip(backbones, (down, down[::-1]), strict=True)]
     if partition == "blocks":
-        return tuple(cut_chain(layout, *of, "blocks") for of in placed)
+        return tuple(cut_chain(layout, *place, "blocks") for place in placed)
     boundaries = _optimal_boundaries(layout, backbones, local_skips)
-    return tuple(Cut(backbone, of, at) for (backbone, at), of in zip(placed, boundaries, strict=True))
+    return tuple(Cut(backbone, ends, at) for (backbone, at), ends in zip(placed, boundaries, strict=True))
 
 
 def _one(layout: Layout, partition: str) -> tuple[Cut, ...]:
@@ -76,8 +76,8 @@ def _optimal_boundaries(
         refuse_too_many(layout, degree, len(scenario.model.components[backbone].layers), "layers")
     # messages take twice as long: those of the other direction may compete for the links
     costs = [
-        replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s)
-        for of in (chain_costs(layout, i, local_skips=local_skips) for i in backbones)
+        replace(chain, cut_forward_s=2 * chain.cut_forward_s, cut_backward_s=2 * chain.cut_backward_s)
+        for chain in (chain_costs(layout, i, local_skips=local_skips) for i in backbones)
     ]
     probability = layout.extra_forward_probability
 
@@ -86,7 +86,7 @@ def _optimal_boundaries(
         return optimal_pair(down, up, degree, count, probability)
 
     # group sizes on links alike have one answer
-    links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]
+    links = [(chain.cut_forward_s.tobytes(), chain.sync_s.tobytes(), chain.sync_latency_s) for chain in costs]
     return scenario.remember(("pair", degree, count, local_skips, probability, tuple(links)), solve)
 
 

@@ -141,24 +141,24 @@ class UnitWriter:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
         (row,), way = self.builder.rows, self.way
         scattered, summed = list[int](), list[int]()
-        for number, of in enumerate(self.passes):
+        for number, unit_pass in enumerate(self.passes):
             if way.gathers:
                 self._use(number)
-            if of.action.kind != BACKWARD:
+            if unit_pass.action.kind != BACKWARD:
                 continue
             if way.sweeps or not way.gathers:
-                row[of.first].reads += scattered[-2:-1]
-            if sums := self._sum(of):
+                row[unit_pass.first].reads += scattered[-2:-1]
+            if sums := self._sum(unit_pass):
                 scattered += [done[0] for done in sums] if self.mesh.parts > 1 else []
                 # of the last unit that has any: of one stream they end in order
                 summed = [each for done in sums for each in done]
                 if not way.overlap:
-                    row[of.last + 1].reads += summed
-            if of.action.stage == self.builder.seats[of.action.stage].first:
-                if way.sweeps or of is self.passes[-1]:
-                    row[of.last + 1].reads += summed
+                    row[unit_pass.last + 1].reads += summed
+            if unit_pass.action.stage == self.builder.seats[unit_pass.action.stage].first:
+                if way.sweeps or unit_pass is self.passes[-1]:
+                    row[unit_pass.last + 1].reads += summed
                 if way.sweeps:
-                    self.swept, scattered, summed = (of.last, summed), [], []
+                    self.swept, scattered, summed = (unit_pass.last, summed), [], []
         return self.due
 
     def _use(self, number: int) -> None:
@@ -244,7 +244,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
     layout = builder.layout
     due = TeamWriter(builder).write() if layout.mesh.team > 1 else []
     for passes in _backbone_passes(builder):
-        if any(layout.trained_parameters[of.action.stage] for of in passes):
+        if any(layout.trained_parameters[unit_pass.action.stage] for unit_pass in passes):
             due += UnitWriter(builder, way, passes).write()
     (row,) = builder.rows
     steps = {op.action[0]: index for index, op in enumerate(row) if op.action[1] == OPTIMIZER}

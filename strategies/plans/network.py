@@ -119,10 +119,10 @@ class Network:
         held: list[dict[Hashable, float]] = []
         for ranks in placement.groups(collective.devices, collective.group, collective.subgroup):
             nodes = groupby(sorted(rank for rank in ranks if placement.node(rank) in near), placement.node)
-            above = (self._above_cards(collective, group_size, device_port_s, [*of]) for _, of in nodes)
+            above = (self._above_cards(collective, group_size, device_port_s, [*group]) for _, group in nodes)
             held.append(dict(chain.from_iterable(above)))
         for port in held[0]:
-            yield self._port(port), sum(of.get(port, 0.0) for of in held)
+            yield self._port(port), sum(ports.get(port, 0.0) for ports in held)
 
     def _above_cards(
         self, collective: Collective, group_size: int, device_port_s: float, members: Sequence[int]

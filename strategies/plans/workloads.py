@@ -148,13 +148,13 @@ class TrainingWorkload:
     trainable: str = option(
         ALL_WEIGHTS,
         "all, or lora:RANK: adapters of a rank beside frozen weights",
-        title=lambda of: f"LoRA of rank {of.rank}",
+        title=lambda run: f"LoRA of rank {run.rank}",
         metavar="WHAT",
     )
     offload: str = option(
         "none",
         "on the host: none, optimizer, or layers:N blocks",
-        title=lambda of: f"{of.swapped} blocks on the host" if of.swapped else "optimizer on the host",
+        title=lambda run: f"{run.swapped} blocks on the host" if run.swapped else "optimizer on the host",
         metavar="WHAT",
     )
     frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
@@ -311,14 +311,14 @@ class SamplingWorkload:
     cache_steps: float = option(
         0.0,
         f"share of the steps that a cache skips, or a published cache: {', '.join(levers()['cache'])}",
-        title=lambda of: f"{counted(of.steps - of.computed_steps, 'step')} cached",
+        title=lambda run: f"{counted(run.steps - run.computed_steps, 'step')} cached",
         alters_images=True,
         metavar="SHARE",
     )
     offload: str = option(
         "none",
         "on the host: none, layers:N blocks, model or sequential: the components, or layers, that do not run",
-        title=lambda of: f"{OFFLOADED.get(of.offload) or counted(of.swapped, 'block')} offloaded",
+        title=lambda run: f"{OFFLOADED.get(run.offload) or counted(run.swapped, 'block')} offloaded",
         metavar="WHAT",
     )
     weights: str = option(

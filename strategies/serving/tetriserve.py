@@ -23,7 +23,9 @@ class TetriServe(ElasticPolicy):
 
     def round_s(self, fleet: Fleet, shapes: Sequence[Shape]) -> float:
         """Seconds of the steps of the slowest shape."""
-        return self.steps * max(min(of.step_s for of in fleet.choices(shape).values()) for shape in shapes)
+        return self.steps * max(
+            min(times.step_s for times in fleet.choices(shape).values()) for shape in shapes
+        )
 
     def divide(self, queue: Sequence[Job], free: int, fleet: Fleet) -> list[Run]:
         """Requests that a round of waiting makes late, then others by deadline, then late ones; idle GPUs widen all."""

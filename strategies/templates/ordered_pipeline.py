@@ -93,7 +93,7 @@ class StagedPipeline(Strategy):
 
     def _order_key(self) -> Hashable:
         """A key that points with the same order share."""
-        names = (of.name for of in dataclass_fields(self) if of.name not in OF_REPLICAS)
+        names = (field.name for field in dataclass_fields(self) if field.name not in OF_REPLICAS)
         return type(self), *(getattr(self, name) for name in names)
 
 

@@ -37,7 +37,9 @@ class Wave(OrderedPipeline):
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Every degree, group size, number of waves and number of micro-batches that divides."""
         offered = folded_shapes(scenario, {waves: 2 * waves for waves in OFFERED_WAVES})
-        return (cls(of.degree, of.micro_batches, of.group_size, waves=waves) for waves, of in offered)
+        return (
+            cls(shape.degree, shape.micro_batches, shape.group_size, waves=waves) for waves, shape in offered
+        )
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches it holds at least when its position holds most."""
