@@ -86,7 +86,7 @@ def values_of(result: Result, runtime: Runtime, *, apart: bool = False) -> dict[
     where = f" --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR" * (nodes > 1)
     torchrun = f"torchrun{where or ' --standalone' * apart} --nproc-per-node {gpus // nodes}"
     asked: tuple[Any, ...] = (scenario.workload, strategy)
-    values = {item.name: getattr(of, item.name) for of in asked for item in fields(of)} | {
+    values = {item.name: getattr(source, item.name) for source in asked for item in fields(source)} | {
         "always": True,
         "apart": apart,
         "model": {**(runtime.models or {}), **runtime.alone}.get(name),
@@ -127,7 +127,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "clip": "frames[0]",
         "prompt": "a photo of an astronaut",
         "video": bool(scenario.frames),
-        "pictured": any(of.image_tokens and of.name in scenario.backbone.inputs for of in components),
+        "pictured": any(part.image_tokens and part.name in scenario.backbone.inputs for part in components),
         "guided": workload.guidance != "none",
         "split_guidance": grid.guidance > 1,
         "one_scale": one_scale,
@@ -167,7 +167,7 @@ def _training_values(result: Result, strategy: Any, scenario: Any) -> dict[str, 
     config, sizes = _network_of(scenario)
     values = {
         "config": config,
-        "sizes": ", ".join(f"{name}={of}" for name, of in (sizes | {"lora": workload.rank}).items() if of),
+        "sizes": ", ".join(f"{name}={n}" for name, n in (sizes | {"lora": workload.rank}).items() if n),
         "height": model.height,
         "width": model.width,
         "square": model.height == model.width,
@@ -207,7 +207,7 @@ def _network_of(scenario: Any) -> tuple[dict[str, Any] | None, dict[str, int]]: 
     if scenario.asked_model.endswith(".json"):
         return json.loads(Path(scenario.asked_model).read_text(encoding="utf-8")), sizes
     models = tomllib.loads((COUNTED / "zoo.toml").read_text(encoding="utf-8"))["models"]
-    named = {of["name"]: of for of in models.get(model.name, {}).get("components", ())}
+    named = {entry["name"]: entry for entry in models.get(model.name, {}).get("components", ())}
     if (entry := named.get(backbone.name)) is None:
         return None, sizes
     configs = json.loads((COUNTED / "configs.json").read_text(encoding="utf-8"))
@@ -227,7 +227,9 @@ def _stage_values(result: Result, strategy: Any, scenario: Any) -> dict[str, Any
     return {
         "first_blocks": str(firsts),
         "order": code(passes),
-        "stage_list": code([(of["first_layer"], of["last_layer"], ranks[i]) for i, of in enumerate(stages)]),
+        "stage_list": code(
+            [(stage["first_layer"], stage["last_layer"], ranks[i]) for i, stage in enumerate(stages)]
+        ),
     }
 
 
@@ -337,7 +339,7 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
         for name, template in runtime.files.items()
     }
     text = _with_unset(next(iter(texts.values()), command), unset)
-    files = {name: f"{text if number == 0 else of}\n" for number, (name, of) in enumerate(texts.items())}
+    files = {name: f"{text if number == 0 else body}\n" for number, (name, body) in enumerate(texts.items())}
     asks = "".join(text for variable, text in ASKS.items() if variable in command)
     head = _head(ran) if result.task == "train" else ""
     files |= {"run.sh": f'{head}{asks}cd "$(dirname "$0")" || exit 1\n{command if files else text}\n'}
@@ -415,9 +417,10 @@ def server_line(result: Result, name: str) -> str:
 
 def _command(runtime: Runtime, values: dict[str, Any]) -> str:
     """Return a command line, a flag on each line."""
-    texts = {name: " ".join(map(str, of)) for name, of in values.items() if isinstance(of, tuple)}
+    texts = {name: " ".join(map(str, value)) for name, value in values.items() if isinstance(value, tuple)}
     quoted = {
-        of: "" if value is True else texts.get(of) or shlex.quote(str(value)) for of, value in values.items()
+        name: "" if value is True else texts.get(name) or shlex.quote(str(value))
+        for name, value in values.items()
     }
     words = [filled(runtime.command, values)]
     for flag, text in runtime.flags.items():

@@ -14,7 +14,7 @@ def balance_blocks(balance: Balance) -> list[Block]:
     at_random = f"ranks wait {drawn.waiting:.0%} of the time for the slowest, where each draws any shape"
     gain = f"{best.name}: {best.samples_per_s / drawn.samples_per_s:.2f} x the samples/s of {drawn.name}; {best.does}"
     lines = [("mixture", at_random), ("best", gain if best is not drawn else "none of these ways is faster")]
-    slowest = max(balance.results, key=lambda of: of.iteration_s)
+    slowest = max(balance.results, key=lambda result: result.iteration_s)
     lines.append(("error", f"of the slowest shape's iteration: {band(slowest)} ms"))
     where = f"{result.cluster}, {counted(balance.ranks, 'rank')}, stack {result.stack}"
     columns = [
@@ -24,14 +24,14 @@ def balance_blocks(balance: Balance) -> list[Block]:
     ]
     ways = [
         (
-            of.name,
-            milliseconds(of.iteration_s),
-            f"{of.samples:,.4g}",
-            f"{of.samples_per_s:,.4g}",
-            f"{of.waiting:.0%}",
-            of.does,
+            way.name,
+            milliseconds(way.iteration_s),
+            f"{way.samples:,.4g}",
+            f"{way.samples_per_s:,.4g}",
+            f"{way.waiting:.0%}",
+            way.does,
         )
-        for of in sorted(balance.ways, key=lambda way: -way.samples_per_s)
+        for way in sorted(balance.ways, key=lambda way: -way.samples_per_s)
     ]
     heads = [Column("shape", words=True), *map(Column, ("share", "batch", "iteration", "memory"))]
     alone = [
@@ -39,10 +39,10 @@ def balance_blocks(balance: Balance) -> list[Block]:
             shape.words,
             f"{shape.share:.0%}",
             str(shape.batch),
-            milliseconds(of.iteration_s),
-            f"{of.peak_memory_bytes / GIB:.1f} GiB",
+            milliseconds(result.iteration_s),
+            f"{result.peak_memory_bytes / GIB:.1f} GiB",
         )
-        for shape, of in zip(balance.shapes, balance.results, strict=True)
+        for shape, result in zip(balance.shapes, balance.results, strict=True)
     ]
     return [
         Panel(f"{result.model} by {result.strategy} on {where}", lines),

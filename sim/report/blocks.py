@@ -235,7 +235,7 @@ def _html_of(block: Block) -> str:
             return f'{title}<table class="lines">{"".join(rows)}</table>'
         case Table():
             filled = block.filled
-            looks = [f'{WORDS if of.words else NUMBER} class="rank{of.rank}"' for of in filled.columns]
+            looks = [f'{WORDS if head.words else NUMBER} class="rank{head.rank}"' for head in filled.columns]
 
             def row(kind: str, cells: Sequence[str]) -> str:
                 return "".join(_cell(kind, cell, look) for cell, look in zip(cells, looks, strict=True))

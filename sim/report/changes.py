@@ -107,7 +107,7 @@ def variations(scenario: AnyScenario, num_gpus: int, checkpointing: str = "") ->
     else:
         if scenario.measured is None:  # which is of one stack
             name = scenario.stack.name
-            plain = {in_graphs(of): of for of in (SERVED, DEFAULT_STACK)}
+            plain = {in_graphs(stack): stack for stack in (SERVED, DEFAULT_STACK)}
             stack = plain.get(name, in_graphs(name))
             other = replace(scenario, stack=load_stack(stack), asked_stack="")
             yield Variation(f"stack {stack}", f"--stack {stack}", other)
@@ -158,15 +158,15 @@ def _change(variation: Variation, sweep: Sweep, first: Point) -> Change:
     ranked = again.simulated()
     if (best := again.best_point()) is None:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
-    same = best if best.name == first.name else next((of for of in ranked if of.name == first.name), None)
+    same = best if best.name == first.name else next((p for p in ranked if p.name == first.name), None)
     assert first.result is not None and best.result is not None
     stays = best is same
     before_per_s = sweep.samples_per_s(first)
     speed, kept = sweep.samples_per_s(best) / before_per_s, None
     if speed < 1 and not (variation.recomputes and first.checkpointing):
         kept = _asked(first.candidate.point(), scenario, BOUNDS, REPLAY)
-    before = [of for of in sweep.points if (of.strategy, of.num_gpus) == (best.strategy, best.num_gpus)]
-    before = [_asked(of, sweep.scenario, *[BOUNDS] * (of.answered == COARSE)) for of in before]
+    before = [p for p in sweep.points if (p.strategy, p.num_gpus) == (best.strategy, best.num_gpus)]
+    before = [_asked(point, sweep.scenario, *[BOUNDS] * (point.answered == COARSE)) for point in before]
     return Change(
         variation.name,
         variation.flags,
@@ -178,7 +178,7 @@ def _change(variation: Variation, sweep: Sweep, first: Point) -> Change:
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
         fits=kept is None or kept.kind != OUT_OF_MEMORY,
-        lacked=bool(before) and all(of.kind == OUT_OF_MEMORY for of in before),
+        lacked=bool(before) and all(point.kind == OUT_OF_MEMORY for point in before),
         enough=kept is not None and kept.reason is None and again.samples_per_s(kept) >= before_per_s,
     )
 

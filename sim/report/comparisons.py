@@ -74,7 +74,7 @@ class Comparison(NamedTuple):
         """The points simulated in both that take another time, the largest change first."""
         both = []
         for key in self.before.ranks.keys() & self.after.ranks.keys():
-            before_s, after_s = (of.points[key].seconds or 0.0 for of in self)
+            before_s, after_s = (side.points[key].seconds or 0.0 for side in self)
             both.append(Moved(key, before_s, after_s, (self.before.ranks[key], self.after.ranks[key])))
         moved = [one for one in both if one.before_s != one.after_s]
         return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))
@@ -92,12 +92,12 @@ class Comparison(NamedTuple):
     @property
     def winners(self) -> list[Key | None]:
         """The recommended points, before and after; the fastest where a store does not say which."""
-        return [of.winner(fastest=self.stored) for of in self]
+        return [side.winner(fastest=self.stored) for side in self]
 
     @property
     def turned(self) -> dict[str, int]:
         """Counts of points whose status changed; bounds that one alone knows, or a store's, are no change."""
-        before, after = ({key: of.status for key, of in side.points.items()} for side in self)
+        before, after = ({key: point.status for key, point in side.points.items()} for side in self)
         pairs = [(a or "not there", b or "not there") for a, b in _pairs(before, after).values()]
         less = {"bounded", "simulated" if self.stored else "not there", "not there"}
         turned = (pair for pair in pairs if "bounded" not in pair or not less.issuperset(pair))
@@ -109,8 +109,8 @@ class Comparison(NamedTuple):
             "question": self.before.words,
             "differing": {key: list(pair) for key, pair in self.differing.items()},
             "winners": [
-                key and {**_key_json(key), "seconds": of.points[key].seconds}
-                for key, of in zip(self.winners, self, strict=True)
+                key and {**_key_json(key), "seconds": side.points[key].seconds}
+                for key, side in zip(self.winners, self, strict=True)
             ],
             "same": self.same,
             "turned": self.turned,
@@ -147,11 +147,14 @@ def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
 
 def _listed(records: Sequence[Recorded]) -> str:
     """Questions by their keys, each with what tells it from the others."""
-    values = [of.asked | {f"content of {key}": value for key, value in of.inputs.items()} for of in records]
+    values = [
+        record.asked | {f"content of {key}": value for key, value in record.inputs.items()}
+        for record in records
+    ]
     differing = [key for key in values[0] if len({one.get(key) for one in values}) > 1]
     words = [
-        f"{record.key} ({', '.join(f'{name} {of.get(name)}' for name in differing) or record.words})"
-        for record, of in zip(records, values, strict=True)
+        f"{record.key} ({', '.join(f'{name} {entry.get(name)}' for name in differing) or record.words})"
+        for record, entry in zip(records, values, strict=True)
     ]
     return f"{counted(len(records), 'question')}: {', '.join(words)}"
 
@@ -225,7 +228,7 @@ def compare(before: Comparable, after: Comparable, *, question: str | Sequence[s
         counts = f"{names[0]} holds {_listed(one)} and {names[1]} {_listed(other)}"
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
     asked = [record.asked for record, _ in pairs]
-    first, last = ([of.words for of in each if of.asked not in asked] for each in (one, other))
+    first, last = ([record.words for record in each if record.asked not in asked] for each in (one, other))
     questions = [Comparison(record, twin.under(record)) for record, twin in pairs]
     return Compared(questions, first, last, names)
 
@@ -246,8 +249,8 @@ def _source(name: str, answer: object) -> Path | NamedRows:
 def _blocks(one: Comparison) -> Iterator[Block]:
     """Yield the changes of a question, its winners, and the points that moved most."""
     best = (
-        f"{key} ({_timed(of, of.points[key].seconds)})" if key else "none"
-        for key, of in zip(one.winners, one, strict=True)
+        f"{key} ({_timed(side, side.points[key].seconds)})" if key else "none"
+        for key, side in zip(one.winners, one, strict=True)
     )
     word = "best of each" if "objective" in one.differing else "fastest" if one.stored else "best"
     lines = [
@@ -262,13 +265,13 @@ def _blocks(one: Comparison) -> Iterator[Block]:
         columns = [Column("point", words=True), *map(Column, ("before", "after", "change", "rank"))]
         rows = [
             (
-                str(of.key),
-                _timed(one.before, of.before_s),
-                _timed(one.after, of.after_s),
-                f"{of.change:+.2%}",
-                " -> ".join(map(str, dict.fromkeys(of.ranks))),
+                str(moved.key),
+                _timed(one.before, moved.before_s),
+                _timed(one.after, moved.after_s),
+                f"{moved.change:+.2%}",
+                " -> ".join(map(str, dict.fromkeys(moved.ranks))),
             )
-            for of in largest
+            for moved in largest
         ]
         yield Table(f"the {counted(len(largest), 'largest change')}", columns, rows)
 

@@ -97,7 +97,7 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in item.items():
         if key in ("parameters", "options"):
-            flat |= {name: flag_value(of) for name, of in value.items()}
+            flat |= {name: flag_value(setting) for name, setting in value.items()}
         elif key in ("stages", "inputs"):
             flat[key] = json.dumps(value)
         elif key == "runs_in":

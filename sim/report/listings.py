@@ -147,7 +147,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "guidance": model.guidance,
         "samples_per_gpu": model.samples_per_gpu,
         "sampled_on": sampled_on(model),
-        "basis": FAMILIES[0 if model.anchors or any(of.times for of in model.components) else 1],
+        "basis": FAMILIES[0 if model.anchors or any(part.times for part in model.components) else 1],
         "components": components,
     }
 
@@ -199,9 +199,9 @@ def strategy_facts() -> Iterator[dict[str, Any]]:
     """Yield the facts of each strategy and its parameters, then those of each serving policy."""
     for cls in every_strategy().values():
         parameters = {
-            item.name: {"default": item.default, "choices": list(of["choices"]), "help": of["help"]}
+            item.name: {"default": item.default, "choices": list(meta["choices"]), "help": meta["help"]}
             for item in fields(cls)
-            for of in [item.metadata]
+            for meta in [item.metadata]
         }
         yield {"name": cls.name, "task": cls.task, "summary": cls.summary, "parameters": parameters}
     for name, policy in policies().items():
@@ -227,9 +227,9 @@ def _strategy_rows() -> Iterator[dict[str, Any]]:
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts with nested ones under joined names."""
     return {
-        f"{key}_{name}" if name else key: of
+        f"{key}_{name}" if name else key: fact
         for key, value in facts.items()
-        for name, of in (value if isinstance(value, dict) else {"": value}).items()
+        for name, fact in (value if isinstance(value, dict) else {"": value}).items()
     }
 
 

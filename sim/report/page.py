@@ -101,13 +101,13 @@ def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
     source += [Command("this page", asked)] if asked else []
     figures = interactive.sweep_figure(sweeps, best), interactive.parallel_figure(sweeps)
     speeds, every = (interactive.as_html(figure, number) for number, figure in enumerate(figures))
-    others = [of.chosen for of in clusters.scalings if of is not scaling]
+    others = [peer.chosen for peer in clusters.scalings if peer is not scaling]
     parts = [Part("Clusters", html(*cluster_blocks(clusters)))] if others else []
     parts += [
         Part("Speed and memory", speeds, HOVER),
         Part("All points", every, "drag along an axis to keep what passes there"),
         Part("Best points", html(*table_blocks(chosen, MOST_ROWS))),
-        *(Part(f"Best points on {of.scenario.cluster_name}", html(*table_blocks(of))) for of in others),
+        *(Part(f"Best points on {peer.scenario.cluster_name}", html(*table_blocks(peer))) for peer in others),
     ]
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))

@@ -68,7 +68,7 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
     if not simulated:
         return []
     best, headline = front(simulated) if pareto else simulated[:most], sweep.best_point()
-    on_front, ties = (set(map(id, of)) for of in (best if pareto else [], sweep.ties()))
+    on_front, ties = (set(map(id, points)) for points in (best if pareto else [], sweep.ties()))
     marked: list[tuple[str, list[Point]]] = []
     for rank, points in _shown(simulated, {*map(id, best), id(headline)}):
         first = points[0]
@@ -93,15 +93,15 @@ def _shown(simulated: Iterable[Point], best: Collection[int]) -> Iterator[tuple[
         alike.setdefault(tuple(result), []).append((rank, point))
     strategies = set[str]()
     for points in alike.values():
-        told = [of for of in points if id(of[1]) in best or of[1].name not in strategies]
-        strategies |= {of.name for _, of in points}
+        told = [pair for pair in points if id(pair[1]) in best or pair[1].name not in strategies]
+        strategies |= {point.name for _, point in points}
         for rank, first in told[:1]:
-            yield rank, [first, *(of for _, of in points if of is not first)]
+            yield rank, [first, *(point for _, point in points if point is not first)]
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:
     """Return the recommended points that no other of them beats in both throughput and memory."""
-    rows = [of.result.to_json() | {"point": of} for of in simulated if of.result and of.recommended]
+    rows = [p.result.to_json() | {"point": p} for p in simulated if p.result and p.recommended]
     return [row["point"] for row in pareto_front(rows)]
 
 
@@ -109,7 +109,7 @@ def _columns_and_rows(
     sweep: Sweep, marked: Sequence[tuple[str, list[Point]]]
 ) -> tuple[list[Column], list[tuple[str, ...]]]:
     """Return columns and rows of marked points; where the terminal is narrow, the first and last are kept longest."""
-    points = [(mark, alike, of.result) for mark, alike in marked if (of := alike[0]).result is not None]
+    points = [(mark, alike, point.result) for mark, alike in marked if (point := alike[0]).result is not None]
     values, sampled, over = tried(sweep.points), sweep.scenario.task == "sample", _baseline(sweep)
     letters, several = {} if sampled else LETTERS, len({result.num_gpus for *_, result in points}) > 1
     leave = list(letters)
@@ -134,7 +134,7 @@ def _columns_and_rows(
     rows = [
         (
             mark,
-            " = ".join(dict.fromkeys(of.name for of in alike)),
+            " = ".join(dict.fromkeys(point.name for point in alike)),
             str(result.num_gpus) if several else "",
             *(str(result.parameters.get(key) or "-") for key in letters),
             how(result, values, leave),
@@ -153,8 +153,8 @@ def _columns_and_rows(
 
 def time_columns(task: str) -> list[Column]:
     """Return the columns of durations and their bands."""
-    of = TASKS[task]
-    return [Column(f"{of.timed}\n{of.unit}"), Column("80 %\nrange", 3)]
+    kind = TASKS[task]
+    return [Column(f"{kind.timed}\n{kind.unit}"), Column("80 %\nrange", 3)]
 
 
 def time_cells(result: Result) -> tuple[str, str]:
@@ -197,12 +197,12 @@ def _remarks(sweep: Sweep) -> Iterator[str]:
             lacking.setdefault(str(kinds.most_common(1)[0][0]), []).append(name)
     yield from (f"no point is left of {', '.join(names)}: {kind}" for kind, names in lacking.items())
     ranked, worse = sweep.ranked(), {"memory": "larger", "cost": "dearer"}.get(sweep.objective, "slower")
-    of = Counter(p.kind == OUT_OF_MEMORY if p.status == "infeasible" else p.status for p in ranked)
+    numbers = Counter(p.kind == OUT_OF_MEMORY if p.status == "infeasible" else p.status for p in ranked)
     counts = {
-        "simulated": of["simulated"],
-        f"ruled out as {worse}": of["bounded"],
-        "out of memory": of[True],
-        "not possible": of[False],
+        "simulated": numbers["simulated"],
+        f"ruled out as {worse}": numbers["bounded"],
+        "out of memory": numbers[True],
+        "not possible": numbers[False],
         "duplicates": len(sweep.points) - len(ranked),
     }
     parts = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count)
@@ -323,7 +323,7 @@ def cluster_blocks(clusters: Clusters) -> list[Block]:
         Column("GPUs"): [str(knee.copies * knee.result.num_gpus) for knee in knees],
     }
     after = {
-        Column("$ per\n1,000"): ["-" if of is None else rounded(of, 3) for of in dollars],
+        Column("$ per\n1,000"): ["-" if price is None else rounded(price, 3) for price in dollars],
         MEMORY: [f"{knee.result.peak_memory_bytes / GIB:.1f}" for knee in knees],
         Column("runs in", 3): [", ".join(runtimes_of(knee.result)) or "-" for knee in knees],
     }

@@ -119,7 +119,7 @@ class Accounting:
         unslowed_s = alone_s
         if self.result.collective_s and cluster.overlap_slowdown > 1:
             unslowed_s = self.busy_s(**changes, cluster=replace(cluster, overlap_slowdown=1.0))
-        behind, slowed = (max(0.0, of) / self.whole_s for of in (busy_s - alone_s, alone_s - unslowed_s))
+        behind, slowed = (max(0.0, part) / self.whole_s for part in (busy_s - alone_s, alone_s - unslowed_s))
         host = self.stepped + min(busy - self.stepped, behind)
         return Account(busy - host, host, wire, idle, slowed=min(busy - host, slowed))
 
@@ -219,8 +219,8 @@ class Accounting:
             Network(self.trace.plan.placement).collective(largest),
         )
         pace = sent_bytes(way.operation, largest.size_bytes, gpus) / (route.wire_s + route.fixed_s)
-        of = f"{there} GB/s of each node" if way.between_nodes else f"the link's {there}"
-        return f"each moves {plain(pace / GB, 2)} GB/s, of {of}"
+        limit = f"{there} GB/s of each node" if way.between_nodes else f"the link's {there}"
+        return f"each moves {plain(pace / GB, 2)} GB/s, of {limit}"
 
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None) -> tuple[Account, str]:
@@ -253,7 +253,7 @@ def _difference_words(sweep: Sweep, account: Account, best: Point, runner_up: Po
     more_s = {name: theirs[name] * theirs_s - ours * ours_s for name, ours in account.parts.items()}
     least_s = LEAST_PART * fsum(map(abs, more_s.values()))
     return ", ".join(
-        f"{timed(abs(of), unit)} {'less' if of < 0 else 'more'} {name}"
-        for name, of in sorted(more_s.items(), key=lambda item: -item[1])
-        if abs(of) > least_s
+        f"{timed(abs(seconds), unit)} {'less' if seconds < 0 else 'more'} {name}"
+        for name, seconds in sorted(more_s.items(), key=lambda item: -item[1])
+        if abs(seconds) > least_s
     )

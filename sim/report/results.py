@@ -119,7 +119,7 @@ def origin_lines(result: Result, start: str = "") -> Iterator[Line]:
     if result.provenance == "estimated" and trust is not None:
         by_sheet = f"of {device}, known by its data sheet"
         origins = f"measured on {device}", f"of {device}, derived from other GPUs or its data sheet", by_sheet
-        counted_whole = all(of.kernels for of in scenario.model.components if of.trainable)
+        counted_whole = all(part.kernels for part in scenario.model.components if part.trainable)
         rates = "by rates of the device, as no kernels.csv lists the layers' kernels"
         words[0] += f" from kernels {origins[FAMILIES.index(trust.family)]}" if counted_whole else f" {rates}"
     if result.provenance != "measured" and scenario.costs.published.source:

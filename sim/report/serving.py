@@ -48,10 +48,10 @@ def verdict_of_serving(serving: Serving) -> Answer:
     return Answer(Panel(serving.title, lines))
 
 
-def starts(of: Outcome) -> bool:
+def starts(run: Outcome) -> bool:
     """Whether servers of runtimes do what a plan did: no pools, and each request once and whole on one replica."""
-    parts = 0 if of.log is None else sum(len(ran.jobs) for ran in of.log.ran) - len(of.log.jobs)
-    return not (of.plan.elastic or of.plan.stages or parts)
+    parts = 0 if run.log is None else sum(len(ran.jobs) for ran in run.log.ran) - len(run.log.jobs)
+    return not (run.plan.elastic or run.plan.stages or parts)
 
 
 def _policy_words(best: Outcome) -> str:
@@ -67,24 +67,27 @@ def _policy_words(best: Outcome) -> str:
 def plan_words(plan: Plan, *, named: bool = False) -> str:
     """Return a fleet in words: its replicas, the cluster where that is to be named, and the sampler."""
     replicas = (
-        f"{counted(count, 'replica')} of {counted(of, 'GPU')}" for of, count in Counter(plan.sizes).items()
+        f"{counted(count, 'replica')} of {counted(size, 'GPU')}"
+        for size, count in Counter(plan.sizes).items()
     )
     shared = f"{sum(plan.sizes)} GPUs, as many for each request as the policy gives, at most {plan.degree}"
     parts = [shared if plan.elastic else " and ".join(replicas)]
     if plan.stages:
-        gpus = {name: counted(of, "GPU") for name, of in plan.stages.items()} | {"denoiser": parts[0]}
+        gpus = {name: counted(number, "GPU") for name, number in plan.stages.items()} | {"denoiser": parts[0]}
         parts = [f"{name} {words}" for name, words in gpus.items()]
     parts += [f"on {plan.cluster}"] * named + [plan.strategy]
     skipped = OF_PIPELINES if plan.parameters.get("pipeline_degree") == 1 else ()
-    known = {key: of for key, of in plan.parameters.items() if of not in (None, 1) and key not in skipped}
-    parts += [f"{flag_of(key)[2:]} {flag_value(of)}" for key, of in known.items()]
+    known = {
+        key: value for key, value in plan.parameters.items() if value not in (None, 1) and key not in skipped
+    }
+    parts += [f"{flag_of(key)[2:]} {flag_value(value)}" for key, value in known.items()]
     return ", ".join(parts)
 
 
 def _fewest_line(serving: Serving) -> Line:
     """Return the fewest GPUs, of several prices the cheapest, at both ends of the estimate too, and the bound below."""
-    best, cheapest = serving.best, len({of.site.price for of in serving.questions}) > 1
-    ends = ["more" if of == inf else f"{of:g}" for of in serving.ends.get("gpus", ())]
+    best, cheapest = serving.best, len({question.site.price for question in serving.questions}) > 1
+    ends = ["more" if end == inf else f"{end:g}" for end in serving.ends.get("gpus", ())]
     price = f", ${best.dollars_per_hour:,.2f} an hour" if cheapest else ""
     band = f" ({' to '.join(ends)} by the error of the step times)" * bool(ends and serving.result)
     whose = f" of {best.plan.cluster}" if len(serving.questions) > 1 else ""
@@ -106,7 +109,7 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         jobs = _counted_jobs(best)
         of_slo = np.array([(job.end_s - job.arrival_s) / (job.deadline_s - job.arrival_s) for job in jobs])
         by_draw = bool(options.slo_share == 0.99 and (interval_of_p99(of_slo) or (0.0, 0.0))[1] > 1)
-        late = any(_held(of) < options.slo_share for of in _by_class(jobs).values())
+        late = any(_held(group) < options.slo_share for group in _by_class(jobs).values())
         held, count = best.holds(options.slo_share), len(best.latencies_s)
         but = " and".join([" not by every class"] * late + [" other random draws may miss"] * by_draw)
         holds = f"held{', but' * bool(but)}{but}" if held else "missed"
@@ -115,7 +118,7 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
         least = ceil(SURE / (1 - options.slo_share) - 1e-6) if options.slo_share < 1 else 0
         if held and count < least:
             yield "", f"{count:,} requests are too few to tell: {least:,} without a miss would"
-    told = [f"p{of:g} {figures(best.percentile_s(of))} s" for of in sorted({*TOLD, wanted_of(serving)})]
+    told = [f"p{p:g} {figures(best.percentile_s(p))} s" for p in sorted({*TOLD, wanted_of(serving)})]
     interval = " to ".join(map(figures, interval_of_p99(best.latencies_s) or ()))
     drawn = f" ({interval} in other random draws)" if interval else ""
     if not _is_steady(serving):
@@ -139,10 +142,10 @@ def _quality_lines(serving: Serving) -> Iterator[Line]:
     yield "use", f"{counted(best.plan.gpus, 'GPU')} busy {share_words(best.use)} of the time; {cost}"
 
 
-def _is_steady(serving: Serving, of: Outcome | None = None) -> bool:
+def _is_steady(serving: Serving, outcome: Outcome | None = None) -> bool:
     """Whether percentiles of a plan, by default the best, mean something: of a trace, or where it keeps up."""
-    options, of = serving.options, of or serving.best
-    return of.keeps_up or options.requests is not None or bool(options.clients)
+    options, outcome = serving.options, outcome or serving.best
+    return outcome.keeps_up or options.requests is not None or bool(options.clients)
 
 
 def wanted_of(serving: Serving) -> float:
@@ -163,7 +166,7 @@ def load_warning(serving: Serving) -> str:
     holds = "holds the SLO" if best.attainment is not None else "can be kept up with"
     which = f"({plan.replicas} {plan.rule_and_cap})"
     late = [] if rate else serving.question.late_alone(best.plan)
-    alone = "".join(f": {of.shape.words} takes {figures(s)} s alone" for of, s in late[:1])
+    alone = "".join(f": {kind.shape.words} takes {figures(s)} s alone" for kind, s in late[:1])
     holds = f"up to {plain(rate, 3)}/s {holds} {which}" if rate else f"no rate {holds}{alone}"
     if best.keeps_up and rate >= best.rate_per_s and serving.options.loading:
         return f"requests that come while replicas load the model miss the SLO; once loaded, {holds}"
@@ -187,8 +190,8 @@ def _memory_lines(serving: Serving) -> Iterator[Line]:
         return
     yield "memory", memory_words(fullest)
     if fullest.nearly_full:
-        full = ((of, serving.fullest(of.plan)) for of in serving.outcomes)
-        roomy = next((of for of, one in full if one is not None and not one.nearly_full), None)
+        full = ((run, serving.fullest(run.plan)) for run in serving.outcomes)
+        roomy = next((run for run, result in full if result is not None and not result.nearly_full), None)
         words = "none of the plans surely fits"
         if roomy is not None:
             named, p99_s = plan_words(roomy.plan, named=len(serving.questions) > 1), roomy.percentile_s(99)
@@ -208,14 +211,16 @@ def _why_lines(serving: Serving) -> Iterator[Line]:
     word = "batching" if best.plan.max_batch > 1 else "waiting between steps or running on fewer GPUs"
     word = "queueing between pools" if best.plan.stages else word
     parts = {"queueing": wait_s, word: shared_s, "service": best.mean_s - wait_s - shared_s}
-    shares = (f"{name} {of / best.mean_s:.0%}" for name, of in parts.items() if of > best.mean_s / 200)
+    shares = (f"{name} {part / best.mean_s:.0%}" for name, part in parts.items() if part > best.mean_s / 200)
     yield "why", f"of a request's time: {', '.join(shares)}"
     yield from _class_lines(jobs)
 
 
 def _counted_jobs(outcome: Outcome) -> list[Job]:
     """Return the requests of a plan after the warm-up, in the order of arrival; none where no log was kept."""
-    jobs = [] if outcome.log is None else [of for of in outcome.log.jobs if of.arrival_s >= outcome.warmup_s]
+    jobs = (
+        [] if outcome.log is None else [job for job in outcome.log.jobs if job.arrival_s >= outcome.warmup_s]
+    )
     return sorted(jobs, key=lambda job: job.number)
 
 
@@ -249,7 +254,7 @@ def _class_lines(jobs: Iterable[Job]) -> Iterator[Line]:
 def _doubt_lines(serving: Serving) -> Iterator[Line]:
     """Yield ties, the outcome at both ends of the estimate of step times, and a trace's measured percentiles."""
     if ties := serving.ties():
-        named = ", ".join(dict.fromkeys(f"{of.plan.replicas} {of.plan.rule}" for of in ties))
+        named = ", ".join(dict.fromkeys(f"{outcome.plan.replicas} {outcome.plan.rule}" for outcome in ties))
         yield "ties", f"the draws cannot tell the best from {named}"
     if "p99_s" in serving.ends and _is_steady(serving):
         low, high = map(figures, serving.ends["p99_s"])
@@ -270,13 +275,15 @@ def serving_blocks(serving: Serving, server: Callable[[Result, str], str] | None
     """
     blocks: list[Block] = [verdict_of_serving(serving).panel]
     if serving.curves:
-        best = [min(of, key=serving.rank) for of in zip(*serving.curves, strict=True)]
+        best = [min(outcomes, key=serving.rank) for outcomes in zip(*serving.curves, strict=True)]
         title = f"best plan by rate, of {counted(len(serving.curves), 'plan')}"
-        by_rate = [(f"{of.rate_per_s:.3g}", of, of.plan.rule_and_cap) for of in best]
+        by_rate = [(f"{outcome.rate_per_s:.3g}", outcome, outcome.plan.rule_and_cap) for outcome in best]
         blocks.append(_table(title, "requests\nper s", by_rate, serving))
     blocks += plan_blocks(serving)
-    sites = [of.site for of in serving.questions]
-    named = [[f"{of.name}: {line}" if len(sites) > 1 else line for line in of.impossible] for of in sites]
+    sites = [question.site for question in serving.questions]
+    named = [
+        [f"{site.name}: {line}" if len(sites) > 1 else line for line in site.impossible] for site in sites
+    ]
     # one of each cluster in turn
     lines = [line for of_each in zip_longest(*named) for line in of_each if line]
     most = max(MOST_IMPOSSIBLE, len(sites))
@@ -311,29 +318,30 @@ def places(replicas: Sequence[int], per_node: int, servers: Mapping[int, str]) -
         held.append(f"CUDA_VISIBLE_DEVICES={numbers} {servers[gpus]} ... --port {8000 + len(held)}")
         first = node * per_node + start + gpus
     alike = Counter("; ".join(held) for held in nodes.values())
-    every = ((counted(of, "node"), words) for words, of in alike.items())
-    return [f"on {'each of ' * (not of.startswith('1 '))}{of}: {words}" for of, words in every]
+    every = ((counted(number, "node"), words) for words, number in alike.items())
+    return [f"on {'each of ' * (not nodes.startswith('1 '))}{nodes}: {words}" for nodes, words in every]
 
 
 def plan_blocks(serving: Serving) -> list[Block]:
     """Return the table of plans with its legend: those with exactly the result of another share its row."""
     groups: dict[object, list[Outcome]] = {}
-    for of in serving.outcomes:
-        key = of.plan.replicas, of.plan.cluster, of.rate_per_s, of.capacity_per_s, of.latencies_s.tobytes()
-        groups.setdefault(key, []).append(of)
+    for run in serving.outcomes:
+        plan = run.plan
+        key = plan.replicas, plan.cluster, run.rate_per_s, run.capacity_per_s, run.latencies_s.tobytes()
+        groups.setdefault(key, []).append(run)
     ties, known, every = set(map(id, serving.ties())), set[str](), list[tuple[str, Outcome, str]]()
     for number, alike in enumerate(groups.values(), 1):
         first = alike[0]
         names = {first.plan.rule, first.plan.cluster}
         if number <= MOST_ROWS or not names <= known:
-            rules = " = ".join(of.plan.rule_and_cap for of in alike)
+            rules = " = ".join(run.plan.rule_and_cap for run in alike)
             every.append((f"{number}{' tie' * (id(first) in ties)}", first, rules))
         known |= names
     marks = {
         "tie: the draws of requests cannot tell it from 1": any("tie" in first for first, *_ in every),
         "not shown: what is worse than the best of its policy and its cluster": len(every) < len(groups),
         "*: the queue grows; over a longer --duration these are more": not all(
-            _is_steady(serving, of) for _, of, _ in every
+            _is_steady(serving, run) for _, run, _ in every
         ),
     }
     by = f"by {serving.ranked_by}{', then by p99' * (serving.ranked_by != 'p99')}"
@@ -344,7 +352,7 @@ def plan_blocks(serving: Serving) -> list[Block]:
 
 def _table(title: str, head: str, every: Sequence[tuple[str, Outcome, str]], serving: Serving) -> Table:
     """Return a table of plans, each after a first cell and before its rule, and of what they give."""
-    told, several = {50.0: 7} | {wanted_of(serving): 0}, len({of.plan.cluster for _, of, _ in every}) > 1
+    told, several = {50.0: 7} | {wanted_of(serving): 0}, len({run.plan.cluster for _, run, _ in every}) > 1
     columns = [
         Column(head),
         Column("GPUs", 2),
@@ -362,28 +370,28 @@ def _table(title: str, head: str, every: Sequence[tuple[str, Outcome, str]], ser
     rows = [
         (
             first,
-            str(of.plan.gpus),
-            of.plan.replicas,
-            of.plan.cluster if several else "",
-            of.plan.strategy,
+            str(run.plan.gpus),
+            run.plan.replicas,
+            run.plan.cluster if several else "",
+            run.plan.strategy,
             rule,
-            "-" if of.attainment is None else share_words(of.attainment),
-            *(f"{figures(of.percentile_s(p))}{'' if _is_steady(serving, of) else '*'}" for p in told),
-            *_capacity_cells(of),
+            "-" if run.attainment is None else share_words(run.attainment),
+            *(f"{figures(run.percentile_s(p))}{'' if _is_steady(serving, run) else '*'}" for p in told),
+            *_capacity_cells(run),
         )
-        for first, of, rule in every
+        for first, run, rule in every
     ]
     return Table(title, columns, rows)
 
 
-def _capacity_cells(of: Outcome) -> tuple[str, ...]:
+def _capacity_cells(outcome: Outcome) -> tuple[str, ...]:
     """Return the capacity of a plan, its use, and what requests cost; the last two where it holds some rate."""
-    capacity = of.capacity_per_s
+    capacity = outcome.capacity_per_s
     words = "-" if capacity is None else plain(capacity, 3) if capacity else "none"
-    if not of.completed_per_s or capacity == 0:
+    if not outcome.completed_per_s or capacity == 0:
         return words, "-", "-", "-"
-    dollars = "-" if of.dollars_per_1000 is None else f"{of.dollars_per_1000:,.2f}"
-    return words, f"{of.use:.0%}", rounded(of.gpu_s_per_request, 3), dollars
+    dollars = "-" if outcome.dollars_per_1000 is None else f"{outcome.dollars_per_1000:,.2f}"
+    return words, f"{outcome.use:.0%}", rounded(outcome.gpu_s_per_request, 3), dollars
 
 
 def serving_page(serving: Serving, asked: str) -> str:

@@ -79,8 +79,8 @@ class Verdict(Panelled):
     def same_as(self) -> list[str]:
         """Points of other strategies with the result of the best, in words."""
         best = self.choice.point
-        same = (of for of in self.sweep.simulated() if of.recommended and of is not best and of.same(best))
-        return [self._words(of.result) for of in same if of.result]
+        same = (p for p in self.sweep.simulated() if p.recommended and p is not best and p.same(best))
+        return [self._words(point.result) for point in same if point.result]
 
     @property
     def again(self) -> str:
@@ -146,7 +146,7 @@ class Verdict(Panelled):
 
     def _named(self, result: Result) -> str:
         """Return a point by its strategy and parameters, with its GPUs where it, best or runner-up leave some."""
-        used = {of.num_gpus for of in (result, self.best, self.runner_up) if of is not None}
+        used = {point.num_gpus for point in (result, self.best, self.runner_up) if point is not None}
         alone = used == {self.sweep.scenario.workload.num_gpus}
         where = [] if alone else [f"on {counted(result.num_gpus, 'GPU')}"]
         return ", ".join([self._words(result), *where])
@@ -167,9 +167,9 @@ class Verdict(Panelled):
             (True, f"over {SLACK - 1:.0%} slower, but within the error"),
         ):
             others = [
-                f"{name} ({of.checkpointing} checkpointing)" if of.checkpointing else name
-                for name, of in leaders.items()
-                if self._is_wide(of.costs[0]) == wide
+                f"{name} ({point.checkpointing} checkpointing)" if point.checkpointing else name
+                for name, point in leaders.items()
+                if self._is_wide(point.costs[0]) == wide
             ]
             yield from [f"{words}: {', '.join(others)}"] * bool(others)
 
@@ -219,7 +219,7 @@ class Verdict(Panelled):
             "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
             "slowed_share": account.slowed,
             "reasons": list(account.reasons),
-            "chosen": {"of": of, "by": list(self.choice.by)} if (of := len(self.choice.close)) > 1 else None,
+            "chosen": {"of": n, "by": list(self.choice.by)} if (n := len(self.choice.close)) > 1 else None,
             "research": self.research
             and {**_short(self.research), "tie": self.research_ties, "again": command_of(self.research)},
             "runner_up": self.runner_up
@@ -282,8 +282,8 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     best, first, ties = choice.point, ranked[0], sweep.ties()
     result = sweep.result_of(best)
     by_memory = sweep.objective == "memory"
-    sure = [of for of in ranked if result.nearly_full and of.result and not of.result.nearly_full]
-    roomy = choose([of for of in sure if not is_wide(of, best)] or sure, sweep.scenario, sweep.objective)
+    sure = [p for p in ranked if result.nearly_full and p.result and not p.result.nearly_full]
+    roomy = choose([p for p in sure if not is_wide(p, best)] or sure, sweep.scenario, sweep.objective)
     there = [point for point in ranked if starts(point, sweep.scenario)] or ranked
     research = first if first is not there[0] and not first.same(there[0]) else None
     others = [*there, *(point for point in ranked if research is None or point.name != research.name)]

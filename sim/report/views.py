@@ -96,8 +96,8 @@ class Result(results.Result):  # noqa: D101  its base says what it is
         import pandas as pd
 
         idle = [
-            (of.start_s, of.duration_s, of.positions, of.duration_s * len(of.positions))
-            for of in bubbles(self.trace)
+            (bubble.start_s, bubble.duration_s, bubble.positions, bubble.duration_s * len(bubble.positions))
+            for bubble in bubbles(self.trace)
         ]
         return pd.DataFrame(idle, columns=["start_s", "duration_s", "devices", "device_s"])
 

@@ -91,9 +91,9 @@ def throughput(samples_per_s: float) -> str:
     return f"{samples_per_s:,.1f}" if samples_per_s >= 1 or below == "1" else below
 
 
-def sample_words(of: Result | AnyScenario) -> tuple[str, str]:
+def sample_words(subject: Result | AnyScenario) -> tuple[str, str]:
     """Return the names of one and of several of the samples that a result or a scenario counts."""
-    return TASKS[of.task].sample_words(of.options)
+    return TASKS[subject.task].sample_words(subject.options)
 
 
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
@@ -141,5 +141,5 @@ def _named(key: str, value: Any) -> str:  # noqa: ANN401
     name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
     if not isinstance(value, tuple | list):
         return f"{name} {NAMED.get(str(value), value)}"
-    runs = [(of, len(list(equal))) for of, equal in groupby(value)]  # 7,6x2 for 7, 6, 6
-    return f"{name} {','.join(f'{of}x{count}' if count > 1 else str(of) for of, count in runs)}"
+    runs = [(item, len(list(equal))) for item, equal in groupby(value)]  # 7,6x2 for 7, 6, 6
+    return f"{name} {','.join(f'{item}x{count}' if count > 1 else str(item) for item, count in runs)}"

@@ -49,7 +49,7 @@ def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
 def points_of(sweeps: Sequence[Sweep]) -> dict[object, tuple[Point, dict[str, Any]]]:
     """Return the simulated points of sweeps with their rows, each once: of samplers, more GPUs include fewer."""
     pairs = (pair for sweep in sweeps for pair in zip(sweep.listed(), rows(sweep), strict=True))
-    return {of.identity or id(of): (of, row) for of, row in pairs if of.result is not None}
+    return {point.identity or id(point): (point, row) for point, row in pairs if point.result is not None}
 
 
 def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
@@ -62,8 +62,8 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
     least = 11 if len(points) <= CROWD else 7
     figure = go.Figure(layout=_layout(height=560, hovermode="closest"))
     for name in info.strategies:
-        own = [(of, text) for of, text in zip(info.points, words, strict=True) if of.strategy == name]
-        alike, texts = map(list, zip(*own, strict=True))
+        pairs = [(spot, text) for spot, text in zip(info.points, words, strict=True) if spot.strategy == name]
+        alike, texts = map(list, zip(*pairs, strict=True))
         seams = not all(point.recommended for point in alike)
         colour, marker = strategy_look(name)
         look = {
@@ -84,7 +84,7 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
         place = info.places([info.points[points.index(best)]])
         figure.add_scatter(**place, name=RECOMMENDED, mode="markers", marker=ring, hoverinfo="skip")
     limit = sweeps[0].scenario.cluster.device.memory_bytes
-    if limit is not None and max(of.peak_memory_bytes for of in info.points) > NEAR * limit:
+    if limit is not None and max(point.peak_memory_bytes for point in info.points) > NEAR * limit:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
     figure.update_xaxes(title="peak memory of a GPU in GiB")
     figure.update_yaxes(title=info.label, **({"type": "log", "tickformat": "~g"} if info.by_latency else {}))
@@ -93,22 +93,22 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> go.Figure:
 
 def parallel_figure(sweeps: Sequence[Sweep]) -> go.Figure:
     """Return all points over parallel axes, coloured by strategy: degrees, time, memory and idle time."""
-    results = [of.result for of, _ in points_of(sweeps).values() if of.result is not None]
+    results = [point.result for point, _ in points_of(sweeps).values() if point.result is not None]
     task = TASKS[sweeps[0].scenario.task]
     took = f"{task.timed} in {task.unit}"
     counts = dict.fromkeys(
-        key for of in results for key in of.parameters if key.endswith("_degree") or key in LETTERS
+        key for result in results for key in result.parameters if key.endswith("_degree") or key in LETTERS
     )
     frame = pd.DataFrame(
         {
-            "strategy": of.strategy,
-            "GPUs": of.num_gpus,
-            **{key: of.parameters.get(key) or 1 for key in counts},
-            took: of.expected.duration_s * PER_SECOND[task.unit],
-            "memory in GiB": of.peak_memory_bytes / GIB,
-            "bubble in %": 100 * of.bubble_ratio,
+            "strategy": result.strategy,
+            "GPUs": result.num_gpus,
+            **{key: result.parameters.get(key) or 1 for key in counts},
+            took: result.expected.duration_s * PER_SECOND[task.unit],
+            "memory in GiB": result.peak_memory_bytes / GIB,
+            "bubble in %": 100 * result.bubble_ratio,
         }
-        for of in results
+        for result in results
     )
     places, names = frame.strategy.factorize()
     axes = [
@@ -133,7 +133,7 @@ def _axis(values: pd.Series, *, power: bool) -> dict[str, Any]:
         return axis | {"values": places, "tickvals": [*range(len(every))], "ticktext": [*map(str, every)]}
     if power and SPREAD * values.min() < values.max():
         ticks = np.geomspace(values.min(), values.max(), TICKS)
-        words = [f"{of:.3g}" for of in ticks]
+        words = [f"{tick:.3g}" for tick in ticks]
         return axis | {"values": np.log2(values), "tickvals": np.log2(ticks), "ticktext": words}
     return axis
 
@@ -141,7 +141,7 @@ def _axis(values: pd.Series, *, power: bool) -> dict[str, Any]:
 def _point_words(points: Sequence[Point]) -> Iterator[str]:
     """Yield the words of each point."""
     values = tried(points)
-    for result in (of.result for of in points if of.result is not None):
+    for result in (point.result for point in points if point.result is not None):
         took = f"{duration(result)}{f' ({between})' if (between := band(result)) else ''}"
         memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
         yield "<br>".join(filter(None, (result.strategy, how(result, values), took, memory)))

@@ -22,9 +22,9 @@ WINDOW: Final = 12
 """Mean latencies that a picture of the fleet shows."""
 
 
-def _plan(of: Outcome) -> str:
+def _plan(outcome: Outcome) -> str:
     """Return a plan as legends name it."""
-    return f"{of.plan.replicas}, {of.plan.rule_and_cap}"
+    return f"{outcome.plan.replicas}, {outcome.plan.rule_and_cap}"
 
 
 def _look(number: int) -> dict[str, str]:
@@ -42,11 +42,11 @@ def plot_rates(serving: Serving) -> Figure:
     above, below = figure.subplots(2, sharex=True)
     for number, curve in enumerate(serving.curves):
         look: Any = {**_look(number), "markersize": 4}
-        rates = [of.rate_per_s for of in curve]
+        rates = [outcome.rate_per_s for outcome in curve]
         if curve[0].attainment is not None:
-            above.plot(rates, [of.attainment for of in curve], **look)
-        below.plot(rates, [of.percentile_s(99) for of in curve], label=_plan(curve[0]), **look)
-        below.plot(rates, [of.percentile_s(50) for of in curve], linestyle=":", **look)
+            above.plot(rates, [outcome.attainment for outcome in curve], **look)
+        below.plot(rates, [outcome.percentile_s(99) for outcome in curve], label=_plan(curve[0]), **look)
+        below.plot(rates, [outcome.percentile_s(50) for outcome in curve], linestyle=":", **look)
     above.axhline(serving.options.slo_share, color=charts.INK, linewidth=1)
     above.yaxis.set_major_formatter(PercentFormatter(1.0))
     above.set(ylabel="SLO held")
@@ -62,12 +62,12 @@ def plot_rates(serving: Serving) -> Figure:
 
 def plot_costs(serving: Serving, ax: Axes | None = None) -> Figure:
     """99th percentile of the latency against the cost of each plan; a line joins those that no other beats in both."""
-    every = [of for curve in serving.curves for of in curve] or serving.outcomes
-    points = [(of.cost, of.percentile_s(99), _plan(of)) for of in every]
+    every = [outcome for curve in serving.curves for outcome in curve] or serving.outcomes
+    points = [(outcome.cost, outcome.percentile_s(99), _plan(outcome)) for outcome in every]
     points = [(cost, p99_s, name) for cost, p99_s, name in points if isfinite(cost) and isfinite(p99_s)]
     figure, axes = charts.chart(WIDTH, 5.0, ax)
     for number, name in enumerate(dict.fromkeys(name for *_, name in points)):
-        spots = [spot for *spot, of in points if of == name]
+        spots = [spot for *spot, plan in points if plan == name]
         look: Any = {"linestyle": "", **_look(number), **charts.EDGE}
         label = name if number < len(charts.MARKERS) else None  # a legend of all would hide the picture
         axes.plot(*zip(*spots, strict=True), label=label, **look)
@@ -90,7 +90,7 @@ def plot_fleet(serving: Serving, ax: Axes | None = None) -> Figure:
     start_s = max(0.0, longest_s - best.mean_s * WINDOW / 2)
     end_s = start_s + best.mean_s * WINDOW
     figure, axes = charts.chart(WIDTH, max(2.5, min(8.0, 1.5 + 0.25 * best.plan.gpus)), ax)
-    for ran in (of for of in log.ran if of.end_s > start_s and of.start_s < end_s):
+    for ran in (ran for ran in log.ran if ran.end_s > start_s and ran.start_s < end_s):
         colour = charts.COLOURS[ran.jobs[0] % len(charts.COLOURS)]
         lasts_s = ran.end_s - ran.start_s
         axes.barh([*ran.gpus], lasts_s, left=ran.start_s, height=0.9, color=colour, edgecolor="white")

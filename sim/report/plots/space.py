@@ -83,8 +83,8 @@ class SweepInfo(NamedTuple):
 
     def places(self, points: Sequence[SweepPoint]) -> dict[str, list[float]]:
         """Return the GiB, and the latencies or throughputs, at which points are drawn."""
-        heights = [(of.latency_s or 0.0) if self.by_latency else of.samples_per_s for of in points]
-        return {"x": [of.peak_memory_bytes / GIB for of in points], "y": heights}
+        heights = [(point.latency_s or 0.0) if self.by_latency else point.samples_per_s for point in points]
+        return {"x": [point.peak_memory_bytes / GIB for point in points], "y": heights}
 
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
@@ -95,7 +95,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
     best = next((row for row in rows if row.get("tie")), front[-1] if front else None)
-    points, fronts = (list(map(_sweep_point, of)) for of in (rows, front))
+    points, fronts = (list(map(_sweep_point, group)) for group in (rows, front))
     return SweepInfo(points, fronts, None if best is None else _sweep_point(best))
 
 
@@ -315,7 +315,8 @@ def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None =
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)
     lines = {
-        name: [(x, of[value]) for x, value in enumerate(values) if value in of] for name, of in best.items()
+        name: [(x, speeds[value]) for x, value in enumerate(values) if value in speeds]
+        for name, speeds in best.items()
     }
     figure, axes = charts.chart(8.4, 4.4, ax)
     for name, line in sorted(lines.items(), key=lambda item: (-item[1][-1][1], item[0])):

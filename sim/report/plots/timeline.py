@@ -69,7 +69,7 @@ def bar_kinds(bars: Iterable[Bar]) -> list[Kind]:
     several = {f"patch {number}": to_hex(shade) for number, shade in enumerate(shades)}
     named = {*COLOURS, WHOLE_IMAGE, *list(several)[:: ceil(count / MOST)]}
     colours = COLOURS | {WHOLE_IMAGE: WHOLE if count > 1 else ALONE} | several
-    return [Kind(name, of, kinds[name], name in named) for name, of in colours.items() if name in kinds]
+    return [Kind(name, shade, kinds[name], name in named) for name, shade in colours.items() if name in kinds]
 
 
 def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
