@@ -201,11 +201,11 @@ def balance(
 
     def simulate(shape: Trained, team: int) -> results.Result:
         one: Any = point if team == 1 else replace(point, context_degree=team)  # type: ignore[type-var]
-        of: dict[str, Any] = {"resolution": shape.resolution, "batch_size": ranks // team * shape.batch}
+        sizes: dict[str, Any] = {"resolution": shape.resolution, "batch_size": ranks // team * shape.batch}
         if scenario.model.draws_videos or shape.frames > 1:
-            of["frames"] = shape.frames
+            sizes["frames"] = shape.frames
         rest = {name: value for name, value in options.items() if name not in request.parameters}
-        return run(model, one, cluster, gpus, **where, **rest, **of)
+        return run(model, one, cluster, gpus, **where, **rest, **sizes)
 
     alone = point.name == "fsdp" and point.group_size == 1
     most = min(ranks, scenario.cluster.devices_per_node) if alone else 1

@@ -249,7 +249,7 @@ def serve_command(options: argparse.Namespace) -> int:
         check_ending("--out", options.out, (".csv",))
     check_files(options)
     question = arguments(options) | {"strategy": named(options)}
-    names = (of.name for of in fields(ServingOptions))
+    names = (field.name for field in fields(ServingOptions))
     question |= {name: getattr(options, name) for name in names if hasattr(options, name)}
     started: list[Serving] = []
     try:
@@ -257,7 +257,7 @@ def serve_command(options: argparse.Namespace) -> int:
             serving = api.serve(**question, report=started.append, **workers)
     except KeyboardInterrupt:
         with postponed():
-            for known in (of for of in started if of.outcomes):
+            for known in (known for known in started if known.outcomes):
                 note(f"interrupted: the answer is of the {counted(len(known.outcomes), 'plan')} run so far")
                 _print(options, known)
         raise

@@ -77,10 +77,10 @@ class Balance:
     def to_json(self) -> dict[str, Any]:
         """Return the answer under public keys."""
         shapes = [
-            asdict(of) | {"iteration_s": result.iteration_s, "peak_memory_bytes": result.peak_memory_bytes}
-            for of, result in zip(self.shapes, self.results, strict=True)
+            asdict(shape) | {"iteration_s": result.iteration_s, "peak_memory_bytes": result.peak_memory_bytes}
+            for shape, result in zip(self.shapes, self.results, strict=True)
         ]
-        ways = [asdict(of) | {"samples_per_s": of.samples_per_s} for of in self.ways]
+        ways = [asdict(way) | {"samples_per_s": way.samples_per_s} for way in self.ways]
         return {"ranks": self.ranks, "shapes": shapes, "ways": ways}
 
 
@@ -89,14 +89,14 @@ def read_mixture(name: str, folder: Path, key: str, read: Callable[[Table], T]) 
     table, total, entries = Table.read(file_of("mix", name, folder)), 0.0, list[T]()
     for word in ("title", "source"):
         table.text(word, "-")
-    for of in table.tables(key):
-        total += of.positive("share", maximum=1)
+    for entry in table.tables(key):
+        total += entry.positive("share", maximum=1)
         try:
-            entries.append(read(of))
+            entries.append(read(entry))
         except InputError as error:
             words = str(error)
-            raise InputError(words if words.startswith(of.where) else f"{of.where}: {words}") from None
-        of.finish()
+            raise InputError(words if words.startswith(entry.where) else f"{entry.where}: {words}") from None
+        entry.finish()
     table.finish()
     if abs(total - 1) > 1e-6:
         raise InputError(f"{table.where}: share: those of all [[{key}]] add up to {total:g}, must be 1")
@@ -108,12 +108,12 @@ def read_shapes(name: str) -> tuple[Trained, ...]:
     return tuple(read_mixture(name, SHAPES, "shape", _shape_of))
 
 
-def _shape_of(of: Table) -> Trained:
+def _shape_of(table: Table) -> Trained:
     """Return a shape of a mixture."""
-    text = isinstance(of.values().get("resolution"), str)
-    size = of.text("resolution") if text else str(of.integer("resolution", minimum=1))
-    frames, batch = (of.integer(key, 1, minimum=1) for key in ("frames", "batch"))
-    return Trained(of.positive("share"), in_words(*sides_of(size)), frames, batch)
+    text = isinstance(table.values().get("resolution"), str)
+    size = table.text("resolution") if text else str(table.integer("resolution", minimum=1))
+    frames, batch = (table.integer(key, 1, minimum=1) for key in ("frames", "batch"))
+    return Trained(table.positive("share"), in_words(*sides_of(size)), frames, batch)
 
 
 def find_balance(
@@ -129,27 +129,29 @@ def find_balance(
             less = "" if result.options.get("checkpointing", "none") != "none" else "; give `checkpointing`"
             words = f"{shape.words} in batches of {shape.batch} does not fit: {result.missing_memory}"
             raise InfeasibleError(words + less)
-    seconds = [of.iteration_s for of in results]
+    seconds = [result.iteration_s for result in results]
     drawn = _in_batches("random", shapes, seconds, ranks, "each rank draws a batch of any shape")
     together_s, samples = drawn.iteration_s * (1 - drawn.waiting), round(drawn.samples)
     together = Way("one shape", together_s, drawn.samples, 0.0, "all ranks draw the same shape")
-    largest = [_largest(*of, max(seconds), simulate) for of in zip(shapes, seconds, strict=True)]
+    largest = [_largest(*pair, max(seconds), simulate) for pair in zip(shapes, seconds, strict=True)]
     larger, own_s = zip(*largest, strict=True)
-    does = f"fast shapes in larger batches, of {', '.join(str(of.batch) for of in larger)}"
+    does = f"fast shapes in larger batches, of {', '.join(str(shape.batch) for shape in larger)}"
     ways = [drawn, together, _in_batches("larger batches", larger, own_s, ranks, does)]
-    by_team = [{1: of / shape.batch} for of, shape in zip(seconds, shapes, strict=True)]
+    by_team = [{1: batch_s / shape.batch} for batch_s, shape in zip(seconds, shapes, strict=True)]
     ways.append(_packed(by_team, shapes, ranks, samples))
     if teams:
-        for team, of, shape in ((team, *one) for one in zip(by_team, shapes, strict=True) for team in teams):
+        for team, pace, shape in (
+            (team, *pair) for pair in zip(by_team, shapes, strict=True) for team in teams
+        ):
             with suppress(InfeasibleError):  # as of heads that it does not divide
-                of[team] = simulate(replace(shape, batch=1), team).iteration_s
+                pace[team] = simulate(replace(shape, batch=1), team).iteration_s
         ways.append(_packed(by_team, shapes, ranks, samples))
     return Balance(ranks, shapes, results, tuple(ways))
 
 
 def _in_batches(name: str, shapes: Sequence[Trained], seconds: Sequence[float], ranks: int, does: str) -> Way:
     """Return the way in which each rank draws batches of one shape, so that samples keep their shares."""
-    own = [of.share / of.batch for of in shapes]
+    own = [shape.share / shape.batch for shape in shapes]
     shares = [share / fsum(own) for share in own]
     iteration_s, mean_s = slowest_s(seconds, shares, ranks), float(np.dot(shares, seconds))
     return Way(name, iteration_s, ranks / fsum(own), 1 - mean_s / iteration_s, does)
@@ -181,12 +183,12 @@ def _packed(by_team: Sequence[dict[int, float]], shapes: Sequence[Trained], rank
 
     ``by_team`` has, for each shape, the seconds of a sample by the number of ranks that divide it.
     """
-    shares, ways = [of.share for of in shapes], dict[tuple[int, ...], list[float]]()
-    for most_s in {each_s for of in by_team for each_s in of.values()}:
-        if all(min(of.values()) <= most_s for of in by_team):
-            teams = tuple(min(team for team, each_s in of.items() if each_s <= most_s) for of in by_team)
-            ways[teams] = [of[team] for of, team in zip(by_team, teams, strict=True)]
-    packed = {teams: packed_s(of, teams, shares, ranks, samples) for teams, of in ways.items()}
+    shares, ways = [shape.share for shape in shapes], dict[tuple[int, ...], list[float]]()
+    for most_s in {each_s for pace in by_team for each_s in pace.values()}:
+        if all(min(pace.values()) <= most_s for pace in by_team):
+            teams = tuple(min(team for team, each_s in pace.items() if each_s <= most_s) for pace in by_team)
+            ways[teams] = [pace[team] for pace, team in zip(by_team, teams, strict=True)]
+    packed = {teams: packed_s(seconds, teams, shares, ranks, samples) for teams, seconds in ways.items()}
     teams = min(packed, key=lambda one: (packed[one], one))
     busy_s = float(np.dot(np.multiply(ways[teams], teams), shares)) * samples / ranks
     name, does = "packed", "each rank gets samples that take as long together"

@@ -53,9 +53,9 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     if parameters.get("pipeline_degree", 0) is None:
         parameters["pipeline_degree"] = gpus // groups
     if parameters.get("pipeline_degree") == 1 and parameters.get("patches") in (None, 1):
-        parameters = {name: of for name, of in parameters.items() if name not in OF_PIPELINES}
+        parameters = {name: value for name, value in parameters.items() if name not in OF_PIPELINES}
     if "guidance_degree" in parameters:  # what the degrees leave are groups with images of their own
-        degrees = [of for name, of in parameters.items() if name.endswith("_degree") and of]
+        degrees = [degree for name, degree in parameters.items() if name.endswith("_degree") and degree]
         parameters["data_degree"] = gpus // prod(
             degrees if parameters["guidance_degree"] else (groups, *degrees)
         )
@@ -75,8 +75,8 @@ def _case(point: Point, scenario: AnyScenario) -> Case | None:
 def always_recomputed(name: str) -> str:
     """Return the recomputation of a runtime that always does the same; empty where it leaves that open."""
     allowed = [rule.values.get(RECOMPUTED, ("none",)) for rule in find_runtime(name).rules.values()]
-    first = {of[0] for of in allowed}
-    return "" if len(first) != 1 or any("none" in of for of in allowed) else first.pop()
+    first = {choices[0] for choices in allowed}
+    return "" if len(first) != 1 or any("none" in choices for choices in allowed) else first.pop()
 
 
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
@@ -112,8 +112,10 @@ def starts(point: Point, scenario: AnyScenario) -> bool:
 
     def make() -> bool:
         case = _case(point, scenario)
-        known = ((one, model) for one in priced(scenario) for model in one.models or ())
-        return case is not None and any(not one.refusal(replace(case, model=of)) for one, of in known)
+        known = ((runtime, model) for runtime in priced(scenario) for model in runtime.models or ())
+        return case is not None and any(
+            not runtime.refusal(replace(case, model=model)) for runtime, model in known
+        )
 
     return scenario.remember(("starts", point.strategy, point.num_gpus, point.checkpointing), make)
 
@@ -224,7 +226,7 @@ def swept_points(
     for one in all_runtimes().values():
         if one.task == scenario.task and not one.unknown(scenario.model.name):
             for nearest in (kept_to(one, point, scenario) for point in points if point.name in one.rules):
-                fixed = all(getattr(nearest.strategy, name, of) == of for name, of in held.items())
+                fixed = all(getattr(nearest.strategy, name, value) == value for name, value in held.items())
                 if nearest.strategy is not None and fixed and not refusal(one, nearest, scenario):
                     kept.setdefault(nearest.candidate, nearest)
     return [*points, *(point for candidate, point in kept.items() if candidate not in known)]
@@ -257,7 +259,7 @@ def kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
     rule, case = runtime.rules.get(point.name), _case(point, scenario)
     if rule is None or case is None:
         return point
-    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name != RECOMPUTED}
+    changes = {name: value for name, value in rule.kept_to(case.parameters).items() if name != RECOMPUTED}
     if not changes:
         return point
     strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var,assignment]

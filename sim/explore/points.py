@@ -79,7 +79,7 @@ class Point:
     @property
     def complexity(self) -> tuple[int, int]:
         """What has to be set up: that of its strategy, then how many of its degrees are above 1."""
-        degrees = (of for name, of in self.parameters.items() if name.endswith("_degree") and of)
+        degrees = (degree for name, degree in self.parameters.items() if name.endswith("_degree") and degree)
         return class_of(self.name).complexity, sum(degree > 1 for degree in degrees)
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ def _cuts(strategy: AnyStrategy) -> Iterator[AnyStrategy]:
         yield strategy
         return
     choices = next(item for item in fields(strategy) if item.name == "partition").metadata["choices"]
-    yield from (replace(strategy, partition=of) for of in strategy.partitions if of in choices)
+    yield from (replace(strategy, partition=split) for split in strategy.partitions if split in choices)
 
 
 def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candidate]:

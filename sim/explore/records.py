@@ -128,9 +128,9 @@ class Recorded:
         heads = [key for key in self.heads if key in good and not fastest]
 
         def score(key: Key) -> float:
-            of = self.points[key]
-            costs = {"memory": of.memory_bytes, "cost": key.num_gpus * (of.seconds or 0.0)}
-            return costs.get(self.objective, of.seconds or 0.0) if heads or fastest else 0.0
+            point = self.points[key]
+            costs = {"memory": point.memory_bytes, "cost": key.num_gpus * (point.seconds or 0.0)}
+            return costs.get(self.objective, point.seconds or 0.0) if heads or fastest else 0.0
 
         return min(heads or good, key=score, default=None)
 

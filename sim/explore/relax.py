@@ -75,7 +75,9 @@ class Change(NamedTuple):
         """The flags that make it, and those to leave out."""
         strategy = {"strategy": self.strategy} if "strategy" in self.kinds else {}
         values = {**strategy, **self.held, **self.workload}
-        flags = " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in values.items())
+        flags = " ".join(
+            f"`{'gpus' if name == 'num_gpus' else name}` {value}" for name, value in values.items()
+        )
         dropped = [f"`{name}`" for name in self.dropped]
         return f"{flags} without {_listed(dropped, 'and')}" if dropped else flags
 
@@ -92,7 +94,7 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
     for adapted, changes in product((False, True), (singles, [*_pairs(singles)])):
         answers: dict[object, str] = {}
-        for change in (of for of in changes if ("trainable" in of.workload) == adapted):
+        for change in (change for change in changes if ("trainable" in change.workload) == adapted):
             if change.kinds not in answers and _fits_with(question, change):
                 answers[change.kinds] = str(_largest_batch(question, change))
             if len(answers) == most:
@@ -170,7 +172,7 @@ def _changed(question: Question, change: Change) -> Question | None:
 def _parameters(question: Question) -> Iterator[Change]:
     """Yield other values of the fixed parameters; of one point more micro-batches, too."""
     for name in dict.fromkeys([*question.parameters, *(["micro_batches"] if question.single else [])]):
-        owner = next((of for of in question.names if name in fields_of([class_of(of)])), None)
+        owner = next((holder for holder in question.names if name in fields_of([class_of(holder)])), None)
         for value in () if owner is None else _values(question, owner, name):
             yield Change((name,), {}, owner, {name: value})
 
@@ -259,7 +261,9 @@ def _points(question: Question) -> list[Candidate]:
     gpus = question.scenario.workload.num_gpus
     candidates: list[Candidate] = []
     for name in question.names:
-        held = {key: of for key, of in question.parameters.items() if key in fields_of([class_of(name)])}
+        held = {
+            key: value for key, value in question.parameters.items() if key in fields_of([class_of(name)])
+        }
         try:
             if question.single:
                 candidates.append(Candidate(make(name, held), gpus))

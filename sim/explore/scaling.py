@@ -193,7 +193,7 @@ class Clusters:
     def ties(self, step: Step) -> bool:
         """Return whether a knee cannot be told from the best; the errors of two clusters are independent."""
         first, _ = self.ranked()[0]
-        error = hypot(*(of.result.uncertainty.band.spread for of in (first, step)))
+        error = hypot(*(knee.result.uncertainty.band.spread for knee in (first, step)))
         return step is not first and log(self.score(step) / self.score(first)) <= error
 
     def dollars_per_1000(self, step: Step) -> float | None:

@@ -203,7 +203,7 @@ class Queue:
     def relieved(self) -> list[Point]:
         """Simulated points with relief; where nothing at all is feasible, the one that lacks least memory."""
         tried = sorted(self._again.values(), key=lambda point: self._places[id(point)])
-        if any(of.reason is None for of in (*self.sweep.points, *tried)):
+        if any(point.reason is None for point in (*self.sweep.points, *tried)):
             return [point for point in tried if point.status == "simulated"]
         lacking = [point for point in tried if point.kind == OUT_OF_MEMORY]
         return [example_of(lacking, OUT_OF_MEMORY)] if lacking else []
@@ -288,7 +288,7 @@ class Threshold:
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
         seconds, size = point.costs
         if self.objective == "pareto" and self._fastest_s(size) > seconds:
-            self.front = [of for of in self.front if of[0] < seconds or of[1] < size] + [point.costs]
+            self.front = [pair for pair in self.front if pair[0] < seconds or pair[1] < size] + [point.costs]
         return before != (self.kth, self.best_of[point.name], self.front)
 
     def limit(self, point: Point) -> float:

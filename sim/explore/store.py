@@ -119,7 +119,10 @@ class StoreFile:
         select = "SELECT question, code, asked, inputs FROM questions ORDER BY rowid"
         with self.explained():
             rows = self.connection.execute(select).fetchall()
-            return [(key, code, dict(json.loads(one)), dict(json.loads(of))) for key, code, one, of in rows]
+            return [
+                (key, code, dict(json.loads(asked)), dict(json.loads(inputs)))
+                for key, code, asked, inputs in rows
+            ]
 
     def answers(self, question: str) -> list[tuple[dict[str, Any], Bounds | Measures | InfeasibleError]]:
         """Return the points of a question with their answers: bounds, those in their order, then outcomes."""

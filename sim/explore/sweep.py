@@ -40,7 +40,7 @@ def is_exact(point: Point, scenario: AnyScenario) -> bool:
 
 def is_wide(point: Point, other: Point) -> bool:
     """Return whether the error of a point is far larger than that of another; both were simulated."""
-    one, two = (of.result.uncertainty.band.spread for of in (point, other) if of.result is not None)
+    one, two = (item.result.uncertainty.band.spread for item in (point, other) if item.result is not None)
     return one > WIDE * two
 
 
@@ -95,7 +95,7 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
     best = next((point for point in good if starts(point, scenario)), good[0])
     worst = SLACK * best.score(objective)
     ties = tying(good, best, scenario, objective)
-    close = [of for of in ties if of.score(objective) <= worst and not is_wide(of, best)]
+    close = [point for point in ties if point.score(objective) <= worst and not is_wide(point, best)]
     left, by = close, list[str]()
     for words, fact in PREFERRED.items():
         least = min(fact(point, scenario) for point in left)
@@ -103,16 +103,16 @@ def choose(points: Iterable[Point], scenario: AnyScenario, objective: str) -> Ch
         by += [words] * (len(kept) < len(left))
         left = kept
     first = left[0]
-    preferred = min((of for of in left if of is first or of.tied(first, objective)), key=_whole_gib)
+    preferred = min((peer for peer in left if peer is first or peer.tied(first, objective)), key=_whole_gib)
 
     def worth(one: Point) -> tuple[Any, ...]:
         facts = (fact(one, scenario) for fact in PREFERRED.values())
         return *facts, one.score(objective), *one.costs
 
     limits = worth(preferred)
-    better = [of for of in good if all(a <= b for a, b in zip(worth(of), limits, strict=True))]
+    better = [point for point in good if all(a <= b for a, b in zip(worth(point), limits, strict=True))]
     point = min(better, key=worth)
-    least = all(point.costs[1] <= of.costs[1] for of in close)
+    least = all(point.costs[1] <= other.costs[1] for other in close)
     words = "needs the least memory" if least else "needs less memory than faster ones like it"
     by += [words] * (_whole_gib(point) < _whole_gib(first))
     return Choice(point, best, tuple(close), tuple(by))
@@ -176,7 +176,7 @@ class Sweep:
             lacks = point.least_memory_bytes if point.reason else 0.0
             return order[point.status], not point.recommended, *point.costs, point.bound_s, lacks
 
-        return [*self.simulated(), *sorted((of for of in self.points if of.status in order), key=rank)]
+        return [*self.simulated(), *sorted((p for p in self.points if p.status in order), key=rank)]
 
     def simulated(self) -> list[Point]:
         """Simulated points in that order."""
@@ -185,7 +185,7 @@ class Sweep:
             return not point.recommended, point.score(self.objective), *point.costs
 
         unique: dict[object, Point] = {}
-        for point in sorted((of for of in self.points if of.status == "simulated"), key=rank):
+        for point in sorted((point for point in self.points if point.status == "simulated"), key=rank):
             unique.setdefault(point.identity, point)
         return list(unique.values())
 
@@ -205,7 +205,7 @@ class Sweep:
 
     def fastest_point(self) -> Point | None:
         """The recommended point of the best score, whether or not a runtime starts it; None where there is none."""
-        return next((of for of in self.simulated() if of.recommended), None)
+        return next((point for point in self.simulated() if point.recommended), None)
 
     def ties(self) -> list[Point]:
         """The recommended points that the comparison with the best cannot tell from it, best first.
@@ -223,7 +223,7 @@ class Sweep:
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""
         first: dict[object, Point] = {}
-        pairs = [(of, first.setdefault(of.identity[1:], of)) for of in self.simulated() if of.identity]
+        pairs = [(p, first.setdefault(p.identity[1:], p)) for p in self.simulated() if p.identity]
         return {id(point): same for point, same in pairs if same is not point}
 
     def copies(self, point: Point) -> int:
@@ -362,9 +362,9 @@ def example_words(points: Iterable[Point], kind: str) -> str:
     points = list(points)
     example, most = example_of(points, kind), max(point.num_gpus for point in points)
     degrees = [
-        f"{of.replace('_', ' ')} {x}"
-        for of, x in example.parameters.items()
-        if ("_degree" in of or of == "micro_batches") and x
+        f"{name.replace('_', ' ')} {x}"
+        for name, x in example.parameters.items()
+        if ("_degree" in name or name == "micro_batches") and x
     ]
     degrees += [f"on {counted(example.num_gpus, 'GPU')}"] if example.num_gpus < most else []
     name = ", ".join([example.name, *degrees])

@@ -200,7 +200,7 @@ def _measured(
 ) -> MeasuredRun:
     """Return the calibration by a run for a scenario, which is of the same model, device and stack."""
     numbers = [Number(name, flags.pop(name)) for name in NAMES if name in flags]
-    numbers += [Number.of(of) for of in (flags.pop("measured", None), measured) if of is not None]
+    numbers += [Number.of(source) for source in (flags.pop("measured", None), measured) if source is not None]
     if len(numbers) != 1:
         listed = " and ".join(map(str, numbers)) or "none"
         raise InputError(f"the measured numbers are {listed}, must be one, such as step_s = 0.87")
@@ -209,6 +209,8 @@ def _measured(
         raise InputError(f"{'model' if model is None else 'strategy'} is missing")
     request = request_of(model, cluster, gpus, flags, strategies=(strategy,), stack=stack)
     simulated = scenario_of(request)
-    check_same(*((of.model.name, of.cluster.device.name, of.stack.name) for of in (simulated, scenario)))
+    check_same(
+        *((side.model.name, side.cluster.device.name, side.stack.name) for side in (simulated, scenario))
+    )
     options = {} if measured is None else {"measured": str(numbers[0])}
     return measure(resolve_strategy(request), simulated, numbers[0], options | {"measured_run": again})

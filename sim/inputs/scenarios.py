@@ -74,9 +74,11 @@ class Request:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of strategies; a choice of the words true and false may be a truth value."""
-        values = {name: plain_value(of) for name, of in self.options.items() if name not in OPTION_NAMES}
+        values = {
+            name: plain_value(value) for name, value in self.options.items() if name not in OPTION_NAMES
+        }
         items = (item for cls in self.classes for item in fields(cls)) if values else ()  # type: ignore[arg-type]
-        words = {of.name for of in items if set(of.metadata.get("choices", ())) == {"true", "false"}}
+        words = {item.name for item in items if set(item.metadata.get("choices", ())) == {"true", "false"}}
         return {
             name: str(value).lower() if name in words and isinstance(value, bool) else value
             for name, value in values.items()
@@ -131,7 +133,7 @@ def _sampling_flag(request: Request) -> str | None:
 
 def _names_by_task() -> Iterator[set[str]]:
     """Yield the names of the options and parameters of each task."""
-    return ({*of.options, *fields_of(strategies_of(of.name).values())} for of in TASKS.values())
+    return ({*task.options, *fields_of(strategies_of(task.name).values())} for task in TASKS.values())
 
 
 def _note_task(request: Request) -> None:
@@ -253,7 +255,7 @@ def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
     """Warn of times that were measured, but not on the device that the cluster has, so that its rates give them."""
     device = scenario.cluster.device.name
     measured = [[name for name, _ in component.times] for component in model.components]
-    if others := ", ".join(sorted({name for of in measured if device not in of for name in of})):
+    if others := ", ".join(sorted({name for names in measured if device not in names for name in names})):
         message = (
             f"{scenario.model_name} has times measured on {others}, but cluster {scenario.cluster.name} is"
             f" of device {device}: layers without times on it are estimated by its rates"

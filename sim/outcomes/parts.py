@@ -81,7 +81,7 @@ def _steps(trace: Trace) -> Sequence[_Step]:
     """Return the last two steps of a run but the very last."""
     plan, wiring = trace.plan, trace.wiring
     rows = [
-        [getattr(op.action, "step", getattr(op.action, "micro_batch", 0)) for op in of] for of in plan.ops
+        [getattr(op.action, "step", getattr(op.action, "micro_batch", 0)) for op in ops] for ops in plan.ops
     ]
     steps = [[*accumulate(row, max)] for row in rows]
     of_tensor = {tensor: steps[device][op] for tensor, (device, op) in wiring.writers.items()}
@@ -151,7 +151,7 @@ def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
     occurring: list[Variant] = []
     for job, (point, there) in enumerate(strategy.jobs(scenario)):
         each = there.variants(groups_of(point, there), getattr(point, "draws", ""))
-        occurring += [Variant(point, of, probability, share, job) for of, probability, share in each]
+        occurring += [Variant(point, draw, probability, share, job) for draw, probability, share in each]
     return occurring
 
 
@@ -183,7 +183,7 @@ def _replay(variant: Variant, *, excerpt: bool) -> Iterator[Part]:
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)
         if (measures := _measured(trace, phase.omitted)) is None:  # no step repeats another so early
-            plan = next(of.plan for of in strategy.folded_phases(scenario) if of.name == phase.name)
+            plan = next(fold.plan for fold in strategy.folded_phases(scenario) if fold.name == phase.name)
             trace = simulate(plan, network)
             measures = Measures.of(trace)
         yield Part(variant, phase, trace, measures)

@@ -357,6 +357,6 @@ def missing_memory(peak_bytes: float, there_bytes: float, num_gpus: int, *, at_l
     """Return memory reserved for tensors of so many bytes, memory there and the difference, in words."""
     needed, there = reserved_bytes(peak_bytes, num_gpus).middle / GIB, there_bytes / GIB
     words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
-    needed_words, there_words, lacking = (f"{of:.{digits}f} GiB" for of in (needed, there, needed - there))
+    needed_words, there_words, lacking = (f"{gib:.{digits}f} GiB" for gib in (needed, there, needed - there))
     words += f" {needed_words} reserved ({peak_bytes / GIB:.1f} allocated)"
     return f"{words}, the device has {there_words}: {lacking} too much"

@@ -187,7 +187,7 @@ def _devices(plan: Plan) -> list[list[int]]:
         return [plan.placement.devices(stage.position) for stage in plan.stages]
     actions = [ops[0].action if ops else None for ops in plan.ops]
     return [
-        [device for device, of in enumerate(actions) if isinstance(of, PatchAction) and of.stage == number]
+        [device for device, act in enumerate(actions) if isinstance(act, PatchAction) and act.stage == number]
         for number in range(len(plan.stages))
     ]
 
@@ -261,8 +261,8 @@ def _socket_range(cluster: Cluster, members: int, exposed: float) -> Iterator[Ba
     if link.other_socket_size and 1 < members <= cluster.devices_per_node:
         other = replace(cluster, intra_node=replace(link, socket_size=link.other_socket_size))
         one_s, other_s = (
-            collective_law(of, "all_to_all", Group(members, 1)).device_port_s_per_byte
-            for of in (cluster, other)
+            collective_law(machine, "all_to_all", Group(members, 1)).device_port_s_per_byte
+            for machine in (cluster, other)
         )
         factor = 1 + exposed * (other_s / one_s - 1)
         yield Band(min(1.0, factor), max(1.0, factor))

@@ -144,7 +144,7 @@ def _names(trace: Trace) -> Iterator[Event]:
     for device, title, threads in (*processes, (count, "bubbles", {COMPUTE_THREAD: "idle devices"})):
         for kind, thread, name in (
             ("process", 0, title),
-            *(("thread", key, of) for key, of in threads.items()),
+            *(("thread", key, label) for key, label in threads.items()),
         ):
             common = {"ph": "M", "pid": _process(device), "tid": thread, "ts": 0}
             yield {**common, "name": f"{kind}_name", "args": {"name": name}}

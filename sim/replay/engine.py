@@ -98,7 +98,7 @@ class Chunks(NamedTuple):
         """Return the chunks in which a collective moves on its route."""
         count = max(1, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S)))
         ports, shared = (
-            tuple([(port, hold / count) for port, hold in of]) for of in (route.ports, route.shared)
+            tuple([(port, hold / count) for port, hold in holds]) for holds in (route.ports, route.shared)
         )
         return cls(count, route.wire_s / count, ports, shared)
 
@@ -146,7 +146,8 @@ class _Replay:
         self.legs = _legs(wiring, self.sizes_bytes, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.chunks = {
-            key: Chunks.of(of) for key, of in {id(of): of for of in self.collective_routes}.items()
+            key: Chunks.of(route)
+            for key, route in {id(route): route for route in self.collective_routes}.items()
         }
         self.clocks = [0.0] * len(network.ports)
         self.spans: list[Span | None] = [None] * len(plan.collectives)

@@ -37,7 +37,9 @@ def _uses(trace: Trace) -> Iterator[Moments]:
         yield _of_ops([op.reads for op in ops], device, trace.ends[device])
     tensors, sources, _, arrived = _messages(trace)
     yield tensors, sources, arrived
-    yield _of_collectives(trace, [(*of.reads, *of.writes) for of in plan.collectives], ends)
+    yield _of_collectives(
+        trace, [(*collective.reads, *collective.writes) for collective in plan.collectives], ends
+    )
     yield *_columns(plan.kept), trace.end_s
 
 
@@ -48,8 +50,8 @@ def _of_ops(tensors: Sequence[Sequence[int]], device: int, ends: Sequence[float]
 def _of_collectives(trace: Trace, tensors: Sequence[Sequence[int]], times: Sequence[float]) -> Moments:
     known, collectives = trace.plan.tensors, trace.plan.collectives
     # most only say that something is there
-    sized = ([tensor for tensor in of if known[tensor].size_bytes] for of in tensors)
-    pairs = [[*product(of, to.devices)] for of, to in zip(sized, collectives, strict=True)]
+    sized = ([tensor for tensor in row if known[tensor].size_bytes] for row in tensors)
+    pairs = [[*product(row, collective.devices)] for row, collective in zip(sized, collectives, strict=True)]
     return *_columns(chain.from_iterable(pairs)), np.repeat(times, [*map(len, pairs)])
 
 
@@ -67,7 +69,7 @@ def _columns(pairs: Iterable[tuple[int, int]]) -> IntArray:
 
 def _joined(moments: Iterable[Moments], num_devices: int) -> tuple[IntArray, FloatArray]:
     """Return places, tensor x devices + device, and times."""
-    rows = [np.broadcast_arrays(*of) for of in moments]
+    rows = [np.broadcast_arrays(*moment) for moment in moments]
     places = [tensors.astype(np.int64) * num_devices + devices for tensors, devices, _ in rows]
     return np.concatenate(places).astype(np.int64), np.concatenate([times for _, _, times in rows])
 
@@ -81,7 +83,7 @@ def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntAr
     num_devices, collectives = trace.plan.num_devices, trace.plan.collectives
     own, born = _joined(_births(trace), num_devices)
     begun = _of_collectives(
-        trace, [of.writes for of in collectives], [start for start, _ in trace.collectives]
+        trace, [collective.writes for collective in collectives], [start for start, _ in trace.collectives]
     )
     written, started = _joined([begun], num_devices)
     # of what is written twice the later birth counts

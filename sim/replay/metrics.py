@@ -67,15 +67,15 @@ def waits(trace: Trace, ops: Sequence[range] | None = None) -> Iterator[tuple[Se
 
     ``ops`` are for each device those that may wait; by default all, and one after the last that waits for what is kept.
     """
-    for device, of in enumerate(ops or [range(len(ends) + 1) for ends in trace.ends]):
-        ends, part = trace.ends[device], slice(of.start, of.stop)
-        before = ends[of.start - 1] if of.start else 0.0
+    for device, span in enumerate(ops or [range(len(ends) + 1) for ends in trace.ends]):
+        ends, part = trace.ends[device], slice(span.start, span.stop)
+        before = ends[span.start - 1] if span.start else 0.0
         times = trace.wiring.waits[device][part], trace.starts[device][part], ends[part]
         for slots, start, end in zip(*times, strict=True):
             if slots and start > before:
                 yield slots, before, start
             before = end
-        if of.stop > len(ends):
+        if span.stop > len(ends):
             kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
             yield [slot for slot in kept if slot is not None], before, trace.end_s
 
@@ -154,7 +154,7 @@ def _ways(trace: Trace) -> dict[int, Way]:
     rank = trace.plan.placement.rank
     ways = {
         slot: Way(
-            MESSAGE, between_nodes(trace, [rank(0, of, 0) for of in (transfer.source, transfer.target)])
+            MESSAGE, between_nodes(trace, [rank(0, end, 0) for end in (transfer.source, transfer.target)])
         )
         for slot, transfer in enumerate(trace.wiring.transfers)
         if isinstance(transfer, Transfer)

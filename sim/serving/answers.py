@@ -85,7 +85,7 @@ class Serving:
 
     def question_of(self, plan: Plan) -> Question:
         """Return the question on a plan's cluster."""
-        return next(of for of in self.questions if of.site.name == plan.cluster)
+        return next(question for question in self.questions if question.site.name == plan.cluster)
 
     @property
     def result(self) -> Result | None:
@@ -96,8 +96,8 @@ class Serving:
         """The batch of a plan that holds the most of a GPU; None of a table, and of pools, which hold less."""
         sizes = () if plan.stages else plan.degrees if plan.elastic else plan.sizes
         every = self.question_of(plan).site.results.items()
-        fitting = [of for (gpus, _, batch), of in every if gpus in sizes and batch <= plan.max_batch]
-        return max(fitting, key=lambda of: of.reserved_bytes_high, default=None)
+        fitting = [result for (gpus, _, batch), result in every if gpus in sizes and batch <= plan.max_batch]
+        return max(fitting, key=lambda result: result.reserved_bytes_high, default=None)
 
     @property
     def measured_s(self) -> tuple[float, ...]:
@@ -117,31 +117,31 @@ class Serving:
             return "requests a second"
         return "cost" if others or options.objective == "cost" else "p99"
 
-    def rank(self, of: Outcome) -> tuple[float, ...]:
+    def rank(self, outcome: Outcome) -> tuple[float, ...]:
         """Return the key that orders plans, the best first; those that miss the SLO by the share that does."""
         first = {
-            "GPUs": of.dollars_per_hour,
-            "dollars an hour": of.dollars_per_hour,
-            "capacity": -(of.capacity_per_s or 0.0),
-            "requests a second": -of.completed_per_s,
-            "cost": of.cost,
+            "GPUs": outcome.dollars_per_hour,
+            "dollars an hour": outcome.dollars_per_hour,
+            "capacity": -(outcome.capacity_per_s or 0.0),
+            "requests a second": -outcome.completed_per_s,
+            "cost": outcome.cost,
             "p99": 0.0,
         }
-        missed = self.ranked_by in MISSES_LAST and not of.holds(self.options.slo_share)
-        return missed * (1 - (of.attainment or 0.0)), first[self.ranked_by], of.percentile_s(99)
+        missed = self.ranked_by in MISSES_LAST and not outcome.holds(self.options.slo_share)
+        return missed * (1 - (outcome.attainment or 0.0)), first[self.ranked_by], outcome.percentile_s(99)
 
     def ties(self) -> list[Outcome]:
         """Plans that cannot be told from the best by what ranks them: its capacity, its GPUs and what was drawn."""
         best, share = self.best, self.options.slo_share
         if self.ranked_by == "capacity" and best.capacity_per_s is not None:
             least = (1 - EXACT) * best.capacity_per_s
-            return [of for of in self.outcomes[1:] if (of.capacity_per_s or 0.0) >= least]
-        alike = [of for of in self.outcomes[1:] if of.dollars_per_hour == best.dollars_per_hour]
-        return [of for of in alike if best.holds(share) == of.holds(share) and tied(best, of, share)]
+            return [run for run in self.outcomes[1:] if (run.capacity_per_s or 0.0) >= least]
+        alike = [run for run in self.outcomes[1:] if run.dollars_per_hour == best.dollars_per_hour]
+        return [run for run in alike if best.holds(share) == run.holds(share) and tied(best, run, share)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """All outcomes under their public keys, best first; of a curve those at every rate."""
-        rows = [of.to_json() for of in (*(of for curve in self.curves for of in curve),) or self.outcomes]
+        rows = [run.to_json() for run in (*(run for curve in self.curves for run in curve),) or self.outcomes]
         if rows and not self.curves:
             for key, (low, high) in self.ends.items():
                 ends = {f"{key}_low": low, f"{key}_high": high}
@@ -203,17 +203,17 @@ def answer(found: Serving) -> None:
     best, plan = found.best, found.best.plan
     if several:
         for question in questions:
-            if all(of.plan.cluster != question.site.name for of in found.outcomes):
+            if all(outcome.plan.cluster != question.site.name for outcome in found.outcomes):
                 question.site.impossible = {
                     _none_words(question, most, high): None
                 } | question.site.impossible
         found.fewest_bound = found.question.fewest_bound(high)
-        ends = _at_ends(found, lambda of: of.fewest(plan, high))
-        found.ends["gpus"] = _span([plan.gpus, *(inf if of is None else of.gpus for of in ends)])
+        ends = _at_ends(found, lambda question: question.fewest(plan, high))
+        found.ends["gpus"] = _span([plan.gpus, *(inf if end is None else end.gpus for end in ends)])
     elif not (best.holds(options.slo_share) and best.keeps_up) and not options.clients:
         found.limit = _limit(found)
     if options.capacity:
-        rates = _at_ends(found, lambda of: of.capacity_per_s(plan), DRAWS)
+        rates = _at_ends(found, lambda question: question.capacity_per_s(plan), DRAWS)
         found.ends["capacity_per_s"] = _span([best.capacity_per_s or 0.0, *rates])
     if low < high:
         _draw_curves(found, np.linspace(low, high, POINTS).tolist())
@@ -221,11 +221,11 @@ def answer(found: Serving) -> None:
 
 def check_slo(questions: Sequence[Question]) -> None:
     """Refuse SLOs below the fastest request of every class or, where plans are searched for, of too many requests."""
-    options, late = questions[0].options, [dict(of.late_alone()) for of in questions]
+    options, late = questions[0].options, [dict(question.late_alone()) for question in questions]
     kinds = questions[0].kinds
-    lost = {kind: s for kind in kinds if 0 < (s := min(of.get(kind, 0.0) for of in late)) < inf}
+    lost = {kind: s for kind in kinds if 0 < (s := min(times.get(kind, 0.0) for times in late)) < inf}
     searched = options.capacity or len(questions[0].gpus) > 1
-    too_many = searched and sum(of.share for of in lost) > 1 - options.slo_share + 1e-9
+    too_many = searched and sum(kind.share for kind in lost) > 1 - options.slo_share + 1e-9
     if too_many or len(lost) == len(kinds):
         kind, seconds = max(lost.items(), key=lambda item: item[1] / item[0].slo_s)
         words = f"a request of {kind.shape.words} takes {seconds:.3g} s alone on the fastest plan"
@@ -234,10 +234,10 @@ def check_slo(questions: Sequence[Question]) -> None:
 
 def _none_words(question: Question, most: int, rate: float) -> str:
     """Return that no plan holds on a site, with the fewest GPUs that do at the low estimate of service times."""
-    lows = ((of, question.scaled(question.site.band(of.degree).low)) for of in question.plans(most))
-    ends = [plan.gpus for of, low in lows if (plan := low.fewest(of, rate)) is not None]
+    lows = ((plan, question.scaled(question.site.band(plan.degree).low)) for plan in question.plans(most))
+    ends = [plan.gpus for like, low in lows if (plan := low.fewest(like, rate)) is not None]
     band = f" ({min(ends)} to more by the error of the step times)" if ends else ""
-    alone = (f": {of.shape.words} takes {s:.3g} s alone" for of, s in question.late_alone())
+    alone = (f": {kind.shape.words} takes {s:.3g} s alone" for kind, s in question.late_alone())
     return f"no plan holds the SLO on up to {counted(most, 'GPU')}{band}{next(alone, '')}"
 
 
@@ -247,7 +247,7 @@ def _draw_curves(found: Serving, rates: Sequence[float]) -> None:
     def run(plan: Plan, rate: float) -> Outcome:
         return found.question_of(plan).run(plan, rate)
 
-    ends = [(run(of.plan, rates[0]), of) for of in found.outcomes]
+    ends = [(run(outcome.plan, rates[0]), outcome) for outcome in found.outcomes]
     first = [pair for pair in ends if found.limit and pair[1].plan is found.limit[1]]
     by_low = sorted(ends, key=lambda pair: found.rank(pair[0]))
     chosen = {id(pair): pair for pair in (*first, *chain.from_iterable(zip(ends, by_low, strict=True)))}
@@ -272,17 +272,17 @@ def _run_all(found: Serving, cases: Sequence[tuple[Question, Plan, float]]) -> N
     try:
         known.update(finished_calls(calls, size, found.executor))
     finally:
-        found.outcomes = sorted((of for _, of in sorted(known.items()) if of is not None), key=found.rank)
+        found.outcomes = sorted((run for _, run in sorted(known.items()) if run is not None), key=found.rank)
 
 
 def _limit(found: Serving) -> tuple[float, Plan]:
     """Return the highest rate that a plan holds, or keeps up with where there is no SLO, and that plan."""
     best = 0.0, found.best.plan
-    for of in found.outcomes:
-        question = replace(found.question_of(of.plan), least=REQUESTS)
-        known = of.ceiling_per_s if of.attainment is None else of.capacity_per_s
-        rate = known or question.capacity_per_s(of.plan, best[0])
-        best = (rate, of.plan) if rate > best[0] else best
+    for outcome in found.outcomes:
+        question = replace(found.question_of(outcome.plan), least=REQUESTS)
+        known = outcome.ceiling_per_s if outcome.attainment is None else outcome.capacity_per_s
+        rate = known or question.capacity_per_s(outcome.plan, best[0])
+        best = (rate, outcome.plan) if rate > best[0] else best
     return best
 
 
@@ -294,16 +294,16 @@ def _look_closer(found: Serving) -> None:
     found.outcomes[0] = replace(best, log=question.run(best.plan, best.rate_per_s, recorded=True).log)
     if found.options.clients or question.site.band(best.plan.degree) == Band():
         return
-    runs = [best, *_at_ends(found, lambda of: of.run(best.plan, best.rate_per_s))]
-    found.ends["p99_s"] = _span(of.percentile_s(99) for of in runs)
+    runs = [best, *_at_ends(found, lambda question: question.run(best.plan, best.rate_per_s))]
+    found.ends["p99_s"] = _span(run.percentile_s(99) for run in runs)
     if best.attainment is not None:
-        found.ends["attainment"] = _span(of.attainment or 0.0 for of in runs)
+        found.ends["attainment"] = _span(run.attainment or 0.0 for run in runs)
 
 
-def _at_ends(found: Serving, of: Callable[[Question], T], draws: int = 1) -> list[T]:
+def _at_ends(found: Serving, fact: Callable[[Question], T], draws: int = 1) -> list[T]:
     """Return what holds at the low and the high estimate of the best plan's service times, in some draws."""
     question, band = found.question, found.question.site.band(found.best.plan.degree)
-    return [of(question.scaled(end, draw)) for end in (band.low, band.high) for draw in range(draws)]
+    return [fact(question.scaled(end, draw)) for end in (band.low, band.high) for draw in range(draws)]
 
 
 def _span(values: Iterable[float]) -> tuple[float, float]:

@@ -103,20 +103,22 @@ class Plan:
     @property
     def replicas(self) -> str:
         """Its name: 4x2 are four replicas of two GPUs."""
-        each = "+".join(f"{number}x{of}" for of, number in Counter(self.sizes).items())
+        each = "+".join(f"{number}x{size}" for size, number in Counter(self.sizes).items())
         return f"{sum(self.sizes)} elastic" if self.elastic else each
 
     @property
     def stages(self) -> Mapping[str, int]:
         """GPUs of each stage; none where all stages share them."""
-        return {} if len(self.pools) == 1 else {f"{of.parts[0]}r": sum(of.replicas) for of in self.pools}
+        return (
+            {} if len(self.pools) == 1 else {f"{pool.parts[0]}r": sum(pool.replicas) for pool in self.pools}
+        )
 
     @property
     def rule(self) -> str:
         """Name of its policy, and the parameters that differ from their defaults."""
         values = {item: getattr(self.policy, item.name) for item in fields(self.policy)}  # type: ignore[arg-type]
         return " ".join(
-            [self.policy.name, *(f"{of.name} {x}" for of, x in values.items() if x != of.default)]
+            [self.policy.name, *(f"{item.name} {x}" for item, x in values.items() if x != item.default)]
         )
 
     @property
@@ -142,7 +144,7 @@ class Log:
     @property
     def busy_gpu_s(self) -> float:
         """GPU-seconds in which something ran."""
-        return sum((of.end_s - of.start_s) * len(of.gpus) for of in self.ran)
+        return sum((ran.end_s - ran.start_s) * len(ran.gpus) for ran in self.ran)
 
 
 class _Station(Fleet, ABC):
@@ -191,7 +193,7 @@ class _Station(Fleet, ABC):
         self.replay.changed[self] = None
 
     def _put(self, job: Job) -> None:
-        insort(self.queue, job, key=lambda of: (self.policy.rank(of, self), of.number))
+        insort(self.queue, job, key=lambda job: (self.policy.rank(job, self), job.number))
 
     def look(self) -> None:
         """Let the policy look at the queue after a change."""
@@ -271,7 +273,7 @@ class _Fixed(_Station):
 
     def __init__(self, replay: "Replay", number: int, gpus: Sequence[range]) -> None:
         super().__init__(replay, number, gpus)
-        self.idle = [Replica(k, len(of)) for k, of in enumerate(gpus)]
+        self.idle = [Replica(k, len(span)) for k, span in enumerate(gpus)]
 
     def start(self) -> None:
         """Start what the policy says on each idle replica."""
@@ -397,8 +399,8 @@ class Replay:
             if plan.elastic and "denoise" in pool.parts:
                 self.pools.append([_Elastic(self, number, gpus)])
             else:
-                queues = [gpus] if plan.dispatch == "shared" else [[of] for of in gpus]
-                self.pools.append([_Fixed(self, number, of) for of in queues])
+                queues = [gpus] if plan.dispatch == "shared" else [[span] for span in gpus]
+                self.pools.append([_Fixed(self, number, queue) for queue in queues])
         self.turns = [cycle(stations) for stations in self.pools]
 
     def run(self) -> Log:

@@ -48,13 +48,13 @@ def ask(
     chosen = list(dict.fromkeys(policy for item in several for policy in _policies(item)))
     if not chosen:
         raise InputError("`policy` names none")
-    counts = _counts(gpus, min((of.per_node for of in simulated), default=1), options)
+    counts = _counts(gpus, min((site.per_node for site in simulated), default=1), options)
     fleet = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
     _check_policies(options, chosen)
     sites: Sequence[Site] = simulated
     if simulated:
-        scenario, of = simulated[0].scenario, simulated[0].scenario.workload
-        usual = Shape(of.height, of.width, frames_of(scenario), of.steps, of.guidance)
+        scenario, workload = simulated[0].scenario, simulated[0].scenario.workload
+        usual = Shape(workload.height, workload.width, frames_of(scenario), workload.steps, workload.guidance)
         kinds, trace = _kinds(options, usual, scenario.model)
         scene = _check_shapes(kinds, scenario)
         heaviest = max(kinds, key=lambda kind: kind.share * prod(kind.shape[:4])).shape
@@ -67,7 +67,7 @@ def ask(
         drawn = [f"{scene.asked['resolution']} pixels", counted(heaviest.steps, "step"), *scene.departures]
         if len(shapes) > 1:
             drawn = [f"requests of {len(shapes)} shapes", *scene.departures[len(scene.frames) :]]
-        title, names = scenario.model.title, ", ".join(of.name for of in sites)
+        title, names = scenario.model.title, ", ".join(site.name for site in sites)
         fleet = ", ".join([f"{fleet} of {names}, stack {scenario.stack.name}", *drawn])
     else:
         if options.stages:
@@ -79,7 +79,9 @@ def ask(
     for site in sites:
         site.price = prices[site.name]
     alone = sites[0].alone_s
-    every = tuple(replace(of, slo_s=of.slo_s * alone(of.shape)) if of.times_alone else of for of in kinds)
+    every = tuple(
+        replace(kind, slo_s=kind.slo_s * alone(kind.shape)) if kind.times_alone else kind for kind in kinds
+    )
     questions = [Question(site, options, chosen, every, trace, counts) for site in sites]
     return f"{title}, serving on {fleet}", questions
 
@@ -135,7 +137,9 @@ def _kinds(options: ServingOptions, usual: Shape, model: Model | None) -> tuple[
         kinds, whose = read_mixture(options.mix, TRAFFIC, "class", read), "class has an slo"
     else:
         kinds = [Kind(1.0, usual, *slo_of(options.slo))]
-    if options.slo is not None and slo_of(options.slo) not in {(of.slo_s, of.times_alone) for of in kinds}:
+    if options.slo is not None and slo_of(options.slo) not in {
+        (kind.slo_s, kind.times_alone) for kind in kinds
+    }:
         warn_caller(f"`slo` is given, but every {whose} of its own", DiffusimWarning)
     return kinds, trace
 
@@ -152,7 +156,7 @@ def _counts(gpus: int | str | Iterable[int] | None, node: int, options: ServingO
     else:
         span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(gpus), re.ASCII)
         counts = range(int(span[1]), int(span[2] or span[1]) + 1) if span else ()
-    if not counts or not all(isinstance(of, int) and 1 <= of <= MOST_GPUS for of in counts):
+    if not counts or not all(isinstance(count, int) and 1 <= count <= MOST_GPUS for count in counts):
         raise wrong("gpus", f"is {shown(gpus)}, must be from 1 to {MOST_GPUS}, or a span such as 1-64")
     for plan, number in taken.items():
         if number > max(counts) or (options.stages and number not in counts):
@@ -164,7 +168,7 @@ def _degrees(most: int, options: ServingOptions, elastic: bool) -> list[int]:
     """Return the numbers of GPUs that a replica may have: powers of two up to the most, or those asked for."""
     every = {2**k for k in range(most.bit_length())}
     given = {size for sizes in options.divisions for size in sizes}
-    if odd := [of for of in sorted(given) if of.bit_count() > 1]:
+    if odd := [size for size in sorted(given) if size.bit_count() > 1]:
         raise wrong("replicas", f"has replicas of {odd[0]} GPUs, must be a power of two")
     given |= {1} if options.stages else set()
     return sorted(given | every if elastic or not given else given)
@@ -176,17 +180,17 @@ def slo_of(value: float | str | None) -> tuple[float, bool]:
     return (inf if value is None else positive("slo", str(value)[:-1] or value if times else value)), times
 
 
-def _kind_of(usual: Shape, slo: float | str | None, model: Model | None, of: Table) -> Kind:
+def _kind_of(usual: Shape, slo: float | str | None, model: Model | None, table: Table) -> Kind:
     """Return a class of a mix; what it does not say is as usual."""
-    size, wanted = of.values().get("resolution"), of.values().get("slo", slo)
+    size, wanted = table.values().get("resolution"), table.values().get("slo", slo)
     for key, value in (("resolution", size), ("slo", wanted)):
-        _ = of.text(key, "-") if isinstance(value, str) else of.positive(key, 1.0)
-    frames, steps = (of.integer(key, getattr(usual, key), minimum=1) for key in ("frames", "steps"))
-    guidance = of.text("guidance", usual.guidance or "-")
+        _ = table.text(key, "-") if isinstance(value, str) else table.positive(key, 1.0)
+    frames, steps = (table.integer(key, getattr(usual, key), minimum=1) for key in ("frames", "steps"))
+    guidance = table.text("guidance", usual.guidance or "-")
     asked = (usual.width, usual.height) if size is None else str(size)
     height, width = sides_of(asked if model is None else named_size(model, asked))
     shape = Shape(height, width, frames, steps, guidance)
-    return Kind(of.positive("share"), shape, *slo_of(wanted), of.where, "steps" in of.values())
+    return Kind(table.positive("share"), shape, *slo_of(wanted), table.where, "steps" in table.values())
 
 
 def read_trace(path: Path, slo: float | str | None) -> tuple[list[Kind], Trace]:

@@ -254,8 +254,8 @@ class Question:
         if not replicas:
             return None
         of_stage = {name: (1,) * number for name, number in stages.items()} | {"denoiser": replicas}
-        pools = tuple(Pool(of_stage[of], (part,)) for of, part in zip(stages, PARTS, strict=False))
-        degrees = tuple(of for of in self.site.samplers if of <= max(replicas))
+        pools = tuple(Pool(of_stage[stage], (part,)) for stage, part in zip(stages, PARTS, strict=False))
+        degrees = tuple(degree for degree in self.site.samplers if degree <= max(replicas))
         degree = max(degrees, default=replicas[0])
         sampler = self.site.samplers.get(degree)
         named = ("measured", {}) if sampler is None else (sampler.name, parameters_of(sampler))
@@ -270,7 +270,7 @@ class Question:
         for pool in plan.pools:
             by_gpus, cap = dict[int, float](), plan.max_batch if "denoise" in pool.parts else 1
             for gpus in set(pool.replicas):
-                sizes = [of for of in plan.degrees if of <= gpus] if plan.elastic else [gpus]
+                sizes = [degree for degree in plan.degrees if degree <= gpus] if plan.elastic else [gpus]
                 by_gpus[gpus] = gpus / self._mean_gpu_s(sizes, (cap,), pool.parts)
                 if not by_gpus[gpus]:
                     return 0.0
@@ -350,15 +350,15 @@ class Question:
         if plan is not None and plan.stages:
             return []
         sizes = self.site.samplers if plan is None else plan.degrees if plan.elastic else plan.sizes
-        alone = [(of, min(self.site.run_s(gpus, of.shape) for gpus in sizes)) for of in self.kinds]
-        return [(of, seconds) for of, seconds in alone if seconds > of.slo_s]
+        alone = [(kind, min(self.site.run_s(gpus, kind.shape) for gpus in sizes)) for kind in self.kinds]
+        return [(kind, seconds) for kind, seconds in alone if seconds > kind.slo_s]
 
     def capacity_per_s(self, plan: Plan, least_per_s: float = 0.0) -> float:
         """Return the highest rate at which a plan holds the SLO, by bisection under the same draws.
 
         0 where it never does, or not above a rate that is of no interest.
         """
-        if sum(of.share for of, _ in self.late_alone(plan)) > 1 - self.options.slo_share + 1e-9:
+        if sum(kind.share for kind, _ in self.late_alone(plan)) > 1 - self.options.slo_share + 1e-9:
             return 0.0
         ceiling = high = self.ceiling_per_s(plan)
         if least_per_s and not (least_per_s < high and self.holds(plan, least_per_s)):
@@ -378,10 +378,12 @@ class Question:
         """Return the plan like another on the fewest GPUs that hold the SLO at a rate, by bisection; None of none."""
         plans, size = [like], 1 if like.elastic else like.sizes[0]
         if not like.stages and (like.elastic or not self.options.divisions):
-            every = (self.plan(like.policy, size, like.max_batch, of) for of in self.gpus if of % size == 0)
+            every = (self.plan(like.policy, size, like.max_batch, n) for n in self.gpus if n % size == 0)
             plans = [plan for plan in every if plan is not None]
         least = bisect_left(
-            plans, True, key=lambda of: self.ceiling_per_s(of) >= rate_per_s and self.holds(of, rate_per_s)
+            plans,
+            True,
+            key=lambda plan: self.ceiling_per_s(plan) >= rate_per_s and self.holds(plan, rate_per_s),
         )
         return next(iter(plans[least:]), None)
 

@@ -95,7 +95,7 @@ class Site(Service):
 
     def alone_s(self, shape: Shape) -> float:
         """Return the seconds of a request alone on the fewest GPUs on which it fits; infinite where there are none."""
-        return next((of for gpus in self.samplers if (of := self.run_s(gpus, shape)) < inf), inf)
+        return next((seconds for gpus in self.samplers if (seconds := self.run_s(gpus, shape)) < inf), inf)
 
 
 class Simulated(Site):
@@ -173,7 +173,7 @@ class Simulated(Site):
             first = first or result
             if largest == shape or Simulated(self.scenario, {gpus: best.strategy}).run_s(gpus, largest) < inf:
                 return result
-            points = tuple(of for of in points if of.strategy != best.strategy)
+            points = tuple(point for point in points if point.strategy != best.strategy)
         return first
 
     def unscaled(self, gpus: int, shape: Shape, batch: int) -> Times:
