@@ -161,7 +161,9 @@ class Cluster:
         if num_gpus > self.max_devices:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
             shipped = map(load_cluster, cluster_names() if self.name in cluster_names() else ())
-            like = [of.name for of in shipped if of.device == self.device and of.max_devices >= num_gpus]
+            like = [
+                peer.name for peer in shipped if peer.device == self.device and peer.max_devices >= num_gpus
+            ]
             more = f"; {' or '.join(like)} has more of them" if like else ""
             raise wrong("gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}{more}")
 

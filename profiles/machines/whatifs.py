@@ -83,8 +83,8 @@ def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # n
         )
     if nodes > 1 and cluster.inter_node is None:
         shipped = map(load_cluster, cluster_names())
-        like = [of.name for of in shipped if of.inter_node and of.device == cluster.device] or ["h100-ib"]
-        rule = f"its file has no inter_node link, as {' or '.join(like)} has"
+        like = [peer.name for peer in shipped if peer.inter_node and peer.device == cluster.device]
+        rule = f"its file has no inter_node link, as {' or '.join(like or ['h100-ib'])} has"
         raise wrong("nodes", f"is {value}, but {cluster.name} is one node: {rule}")
     words = str(value) if match[2] else nodes
     return replace(cluster, max_nodes=nodes, devices_per_node=each), words

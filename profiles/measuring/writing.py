@@ -62,9 +62,9 @@ def toml_text(values: Mapping[str, object], number: str = "") -> str:
 def _toml_lines(values: Mapping[str, object], number: str, path: str) -> Iterator[str]:
     tables: dict[str, list[Mapping[str, object]]] = {}
     for key, value in values.items():
-        of = [value] if isinstance(value, Mapping) else value
-        if isinstance(of, list) and all(isinstance(one, Mapping) for one in of):
-            tables[key] = of
+        content = [value] if isinstance(value, Mapping) else value
+        if isinstance(content, list) and all(isinstance(one, Mapping) for one in content):
+            tables[key] = content
             continue
         written = format(value, number) if isinstance(value, float) and number else json.dumps(value)
         yield f"{key} = {value if isinstance(value, Exact) else written}"

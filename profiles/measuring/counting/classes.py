@@ -85,7 +85,7 @@ def find_class(file: ConfigFile, **arguments: object) -> Network:
     if CLASS in file.values:
         name = str(file.values[CLASS])
         kind: Any = OWN.get(name) or _model(file, CLASS, getattr(diffusers.models, name, None), ModelMixin)
-        keys = {key: of.default for key, of in inspect.signature(kind).parameters.items()} | file.shape
+        keys = {key: param.default for key, param in inspect.signature(kind).parameters.items()} | file.shape
         return Network(
             file, kind, keys, AUTOENCODER if "Autoencoder" in name else BACKBONE, lambda: kind(**file.shape)
         )
@@ -215,8 +215,8 @@ class Call:
             if kind in MADE:
                 return MADE[kind](*map(self._size, inner))
             if kind == "list":
-                return [self._argument(of) for of in inner]
-        return {name: self._argument(of) for name, of in form.items()}
+                return [self._argument(item) for item in inner]
+        return {name: self._argument(value) for name, value in form.items()}
 
 
 def call_of(network: Network, options: ConfigOptions) -> Call:
@@ -323,13 +323,13 @@ def half_of(
     def sample(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
         sides = (height // divisor, width // divisor)
         each = (frames, *((n,) for n in before))
-        here, *earlier = ({"hidden": tensor(1, channels, *of, *sides)} for of in each)
+        here, *earlier = ({"hidden": tensor(1, channels, *dims, *sides)} for dims in each)
         with torch.device("meta"), torch.no_grad():
             return here | Half(network.build(), names).after(earlier)
 
     samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
-    known = {of: partial(sample, *of) for of in dict.fromkeys(samples)}
-    first, *others = (known[of] for of in samples)
+    known = {key: partial(sample, *key) for key in dict.fromkeys(samples)}
+    first, *others = (known[key] for key in samples)
     return ComponentSpec(
         name,
         lambda: Half(network.build(), names),

@@ -116,7 +116,7 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
     image_tokens = spec.image_tokens(height, width)
     text_tokens = max(attended(trace) - image_tokens, 0)
     inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
-    locked = [of for path in spec.locked for of in trace.module.get_submodule(path).parameters()]
+    locked = [tensor for path in spec.locked for tensor in trace.module.get_submodule(path).parameters()]
     tally = Tally(trace, spec.layers, inputs, locked)
     exchanges = exchanges_of(trace, spec.layers, spec.sums, image_tokens, text_tokens) if spec.sums else ()
     known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}

@@ -62,13 +62,12 @@ def _configured(
 ) -> Architecture:
     """The architecture of a network that is trained and of frozen ones beside it."""
     call, calls = call_of(main, options), dict[str, Call]()
-    vaes = {of: network for of, network in others.items() if network.role == AUTOENCODER}
-    for of in (
-        of for of in others if of not in vaes
-    ):  # the backbone's prompts, up to an encoder's own positions
-        longest = min(call_of(others[of], ConfigOptions()).text_tokens, call.text_tokens)
-        calls[of] = call_of(others[of], replace(options, text_tokens=longest))
-    inputs = tuple(f"{of}_encoder" if of in vaes else of for of in others)
+    vaes = {other: network for other, network in others.items() if network.role == AUTOENCODER}
+    for other in (other for other in others if other not in vaes):
+        # the backbone's prompts, up to an encoder's own positions
+        longest = min(call_of(others[other], ConfigOptions()).text_tokens, call.text_tokens)
+        calls[other] = call_of(others[other], replace(options, text_tokens=longest))
+    inputs = tuple(f"{other}_encoder" if other in vaes else other for other in others)
     encoders = [_half(network, f"{vae}_encoder", call) for vae, network in vaes.items()]
     decoders = [_half(network, f"{vae}_decoder", call) for vae, network in vaes.items()]
     return Architecture(
@@ -76,7 +75,7 @@ def _configured(
         configs="",
         components=(
             *encoders,
-            *(spec_of(each, of) for of, each in calls.items()),
+            *(spec_of(call, other) for other, call in calls.items()),
             replace(spec_of(call, name), trainable=True, inputs=inputs),
             *(replace(decoder, inputs=(name,)) for decoder in decoders),
         ),
@@ -166,8 +165,10 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
         call = call_of(network, options)
         recipe = call.recipe._replace(arguments={**call.recipe.arguments, **entry.get("call", {})})
         spec = spec_of(replace(call, recipe=recipe), entry["name"])
-    fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in entry.items()}
-    return replace(spec, **{key: of for key, of in fields.items() if key not in KEYS})
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
+    return replace(spec, **{key: value for key, value in fields.items() if key not in KEYS})
 
 
 _MODELS: Final = load_toml(ZOO)

@@ -138,8 +138,8 @@ def _streams(trace: Trace, ran: Sequence[Returned]) -> Iterator[int]:
         if isinstance(event, Ran) and not event.func.is_view:
             last_read |= dict.fromkeys(map(storage, event.reads), position)
     for number, event in enumerate(ran, start=1):
-        of = event.outputs if number < len(ran) else ()
-        hidden = [one.dim() == of[0].dim() and last_read.get(storage(one), 0) >= number for one in of]
+        out = event.outputs if number < len(ran) else ()
+        hidden = [one.dim() == out[0].dim() and last_read.get(storage(one), 0) >= number for one in out]
         yield max([*hidden, False].index(False), 1)
 
 

@@ -68,7 +68,7 @@ def kernel_texts(model: ModelCount) -> dict[Path, str]:
     """The files of a model folder about the kernels of its layers, and about what adapters keep, by their name."""
     dtype = model.architecture.dtype
     files = {KERNELS: dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
-    texts = {Path(file): _kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+    texts = {Path(file): _kernels_text(model, kernels_of(model, dtype)) for file, dtype in files.items()}
     adapted = (
         [component.spec.name, index, _scaled(size, 6)]
         for component in model.components
@@ -82,7 +82,7 @@ def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
     """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
     rows: list[Sequence[object]] = []
     for component, layers in zip(model.components, kernels, strict=True):
-        for index, kernel in ((index, kernel) for index, of in _alike(layers) for kernel in of):
+        for index, kernel in ((index, kernel) for index, group in _alike(layers) for kernel in group):
             numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
             sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
             scaled = (_scaled(int(size), 6) for size in sizes)
@@ -93,9 +93,9 @@ def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
 def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
     """Runs of equal entries of successive layers: the first and last layer as text, and the entry."""
     first = 0
-    for of, group in groupby(layers):
+    for entry, group in groupby(layers):
         end = first + len(list(group))
-        yield str(first) if end == first + 1 else f"{first}-{end - 1}", of
+        yield str(first) if end == first + 1 else f"{first}-{end - 1}", entry
         first = end
 
 
@@ -110,13 +110,13 @@ def _model_text(name: str, model: ModelCount) -> str:
     values["components"] = list(map(_component, components))
     named = [(count.spec.name, count) for count in components]
     values["skips"] = [
-        {"component": of, "source": source, "target": target}
-        for of, count in named
+        {"component": name, "source": source, "target": target}
+        for name, count in named
         for source, target in count.skips
     ]
     values["reads"] = [
-        {"component": of, "input": read, "layer": layer, "MB": _scaled(size, 6)}
-        for of, count in named
+        {"component": name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
+        for name, count in named
         for read, layer, size in count.reads
     ]
     return toml_text(values)

@@ -71,7 +71,9 @@ def component_kernels(
         if spec.token_pixels and spec.resizes:
             others = _launches_of(trace_of(spec, module, sample(*other_size)), count)
         for kernels, launches, other, number in zip(totals, layers, others, operators, strict=True):
-            for kernel in grown(launches, other, growth) if spec.resizes else (of.kernel for of in launches):
+            for kernel in (
+                grown(launches, other, growth) if spec.resizes else (launch.kernel for launch in launches)
+            ):
                 kernels[kernel] += times[sample]
             kernels[DISPATCHED] += number * times[sample]
     return tuple(tuple(_counted(kernels)) for kernels in totals)
@@ -117,11 +119,11 @@ def _launches_of(trace: Trace, count: ComponentCount) -> Layers:
             drawn.update(map(storage, event.writes) if drawn.intersection(map(storage, event.reads)) else ())
             for kernel in launched(event, held):
                 sides, images = event.args[:2] if kernel.kind == "attention" else event.writes[:1], {}
-                for of, side in zip("mn", sides, strict=False):
+                for axis, side in zip("mn", sides, strict=False):
                     if storage(side) in drawn:
                         rows = side.shape[:-1]
                         share = Fraction(image, both) if both in rows else int(not text or text not in rows)
-                        images[f"image_{of}"] = round(getattr(kernel, of) * share)
+                        images[f"image_{axis}"] = round(getattr(kernel, axis) * share)
                 launches[layer].append(Launch(str(event.func), replace(kernel, **images)))
     return launches
 

@@ -56,7 +56,7 @@ class Block(nn.Module):
         query, key, value = heads.split(self.heads, dim=1)
         key, copies = self.key_norm(key), self.heads[0] // self.heads[1]
         if copies > 1:
-            key, value = (of.repeat_interleave(copies, dim=1) for of in (key, value))
+            key, value = (tensor.repeat_interleave(copies, dim=1) for tensor in (key, value))
         attended = scaled_dot_product_attention(self.query_norm(query), key, value).transpose(1, 2).flatten(2)
         tokens = tokens + self.projection(attended)
         result: Tensor = tokens + self.feed(self.norm2(tokens))
@@ -177,7 +177,7 @@ def glu(tokens: Tensor) -> Tensor:
 
 LAST: Final = (*(("attentions.0", "attentions.1", "downsamplers.0"),) * 3, ("resnets.0", "resnets.1"))
 """Modules that end the blocks of each level of the copy's input half."""
-BLOCKS: Final = ("conv_in", *(f"down_blocks.{level}.{of}" for level, last in enumerate(LAST) for of in last))
+BLOCKS: Final = ("conv_in", *(f"down_blocks.{i}.{end}" for i, ends in enumerate(LAST) for end in ends))
 """The modules that end the blocks of the copy's input half."""
 
 
@@ -256,7 +256,7 @@ class ControlledUNet(nn.Module):
 def handed_over(sample: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that the locked encoder makes of the others."""
     with torch.device("meta"), torch.no_grad():
-        skips, time = LockedEncoder()(**{key: of for key, of in sample.items() if key != "hint"})
+        skips, time = LockedEncoder()(**{key: value for key, value in sample.items() if key != "hint"})
     return {"skips": skips, "locked_time": time}
 
 

@@ -170,7 +170,9 @@ class ConfigFile(NamedTuple):
     @property
     def shape(self) -> dict[str, Any]:
         """The keys that shape the network: all but private ones and those in ``REMOTE``."""
-        return {key: of for key, of in self.values.items() if key not in REMOTE and not key.startswith("_")}
+        return {
+            key: value for key, value in self.values.items() if key not in REMOTE and not key.startswith("_")
+        }
 
 
 def read_config(path: Path) -> ConfigFile:

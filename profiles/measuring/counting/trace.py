@@ -166,7 +166,7 @@ class Ran(NamedTuple):
         """Whether this is self-attention: keys are those of its queries, and maybe of a text that the pass reads."""
         if self.func.overloadpacket is not torch.ops.diffusim.attention:
             return False
-        queries, keys = (of.shape[-2] for of in self.args[:2])
+        queries, keys = (arg.shape[-2] for arg in self.args[:2])
         return keys == queries or (queries > FEW_ROWS and keys - queries in self.lengths)
 
     @property
@@ -266,11 +266,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events.append(Returned(path, tensors(output)))
 
 
-def _autocast(device_type: str, *args: Any, of: Any = torch.autocast, **kwargs: Any) -> torch.autocast:  # noqa: ANN401
+def _autocast(device_type: str, *args: Any, original: Any = torch.autocast, **kwargs: Any) -> torch.autocast:  # noqa: ANN401
     """Autocast that does nothing on the meta device rather than fail."""
     if device_type == META:
         device_type, args, kwargs = "cpu", (), {"enabled": False}
-    cast: torch.autocast = of(device_type, *args, **kwargs)
+    cast: torch.autocast = original(device_type, *args, **kwargs)
     return cast
 
 
@@ -280,8 +280,10 @@ NO_MASK: Final = staticmethod(lambda *_, **__: None)
 
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
     """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
-    recorder = Recorder(side for of in tensors(sample) for side in of.shape[:2] if side > 1)
-    hooks = [of.register_forward_hook(partial(recorder.leave, path)) for path, of in module.named_modules()]
+    recorder = Recorder(side for tensor in tensors(sample) for side in tensor.shape[:2] if side > 1)
+    hooks = [
+        part.register_forward_hook(partial(recorder.leave, path)) for path, part in module.named_modules()
+    ]
     try:
         with (
             torch.set_grad_enabled(grad),
@@ -309,9 +311,9 @@ def storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def tensor_bytes(of: Iterable[Tensor]) -> int:
+def tensor_bytes(values: Iterable[Tensor]) -> int:
     """Bytes of the distinct elements of tensors (an expanded dimension is one element)."""
-    dimensions = ((tensor, zip(tensor.shape, tensor.stride(), strict=True)) for tensor in of)
+    dimensions = ((tensor, zip(tensor.shape, tensor.stride(), strict=True)) for tensor in values)
     return sum(tensor.element_size() * prod(n for n, step in each if step) for tensor, each in dimensions)
 
 

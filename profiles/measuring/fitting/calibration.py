@@ -72,10 +72,10 @@ def read_header(times: Path) -> Header | None:
         return None
     table = Table.read(path)
     updates = []
-    for of in table.tables("optimizer"):
-        parameters, recipe = of.integer("parameters", minimum=1), of.choice("recipe", tuple(RECIPES))
+    for update in table.tables("optimizer"):
+        parameters, recipe = update.integer("parameters", minimum=1), update.choice("recipe", tuple(RECIPES))
         moved = parameters * RECIPES[recipe].step_bytes / GB
-        updates.append((of.text("component"), moved, of.positive("ms") * MILLISECOND))
+        updates.append((update.text("component"), moved, update.positive("ms") * MILLISECOND))
     return table.made(Header, updates=tuple(updates))
 
 
@@ -88,9 +88,9 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
     size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
     samples = []
     for name, rows in grouped(read_rows(path, TIME_COLUMNS), lambda row: row.text("component")).items():
-        component = next((of for of in model.components if of.name == name), None)
+        component = next((component for component in model.components if component.name == name), None)
         if component is None:
-            known = ", ".join(of.name for of in model.components)
+            known = ", ".join(component.name for component in model.components)
             raise rows[0].fail("component", f"is none of {model.name}'s: {known}")
         for time in read_layer_times(component.layers, rows):
             layer, batch = component.layers[time.layer], time.batch_size
@@ -102,7 +102,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
             forward = amounts * (batch, batch, batch, batch, 1)
             backward = forward * (work, work, attention, work, work)
             passes = (FORWARD, time.forward_s, forward), (BACKWARD, time.backward_s, backward)
-            samples += [_sample(place, *of) for of in passes if of[1] > 0 and of[2].any()]
+            samples += [_sample(place, *entry) for entry in passes if entry[1] > 0 and entry[2].any()]
     return samples
 
 
@@ -261,9 +261,13 @@ def class_table(calibration: DeviceCalibration) -> Printed:
         for quantity in (FORWARD, BACKWARD, UPDATE):
             chosen = samples[(mostly == number) & (samples["quantity"] == quantity)]
             if len(chosen):
-                of = errors_of(calibration.seconds, chosen)
-                shares = f"{100 * of.together:+.1f} %", f"{100 * of.median:.1f} %", f"{100 * of.worst:.0f} %"
-                rows.append([name, quantity, f"{len(of)}", f"{1e3 * of.measured.sum():.2f}", *shares])
+                errors = errors_of(calibration.seconds, chosen)
+                shares = (
+                    f"{100 * errors.together:+.1f} %",
+                    f"{100 * errors.median:.1f} %",
+                    f"{100 * errors.worst:.0f} %",
+                )
+                rows.append([name, quantity, f"{len(errors)}", f"{1e3 * errors.measured.sum():.2f}", *shares])
     title = f"{calibration.device}: measured layers and what the fit makes of them"
     return table(title, COLUMNS, rows, left=("mostly", "pass"))
 
@@ -291,7 +295,7 @@ def _in_words(errors: Errors) -> str:
 
 def rates_of(seconds: FloatArray) -> dict[str, float]:
     """Rates under the keys and in the units of a device file."""
-    values = [1 / max(of, 1 / FREE_RATE) for of in seconds[:4]]
+    values = [1 / max(cost, 1 / FREE_RATE) for cost in seconds[:4]]
     return dict(zip(RATE_KEYS, [*map(float, values), float(seconds[4])], strict=True))
 
 

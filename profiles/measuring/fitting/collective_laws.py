@@ -164,7 +164,7 @@ def fit_between(cluster: Cluster, curves: Sequence[MeasuredCurve], known: Known 
     Values ``known`` from other machines with such a network are not fitted.
     """
     operations = measured_operations(curves)
-    inside = {of: curve for of, curve in cluster.collectives.fixed_s if of not in GATHERS}
+    inside = {name: curve for name, curve in cluster.collectives.fixed_s if name not in GATHERS}
     rings = [operation for operation in operations if operation in GATHERS]
     passed = [operation for operation in operations if operation not in GATHERS]
     served = [operation for operation in passed if operation == ALL_TO_ALL or operation not in inside]
@@ -173,7 +173,7 @@ def fit_between(cluster: Cluster, curves: Sequence[MeasuredCurve], known: Known 
         whole: FloatArray, fixed: FloatArray, middles: FloatArray, ranks: FloatArray, shares: FloatArray
     ) -> Cluster:
         step, most, tree = whole.tolist()
-        calls = {of: ((1.0, us * MICROSECOND),) for of, us in zip(served, fixed.tolist(), strict=True)}
+        calls = {name: ((1.0, us * MICROSECOND),) for name, us in zip(served, fixed.tolist(), strict=True)}
         between = Between(
             efficiency=known.efficiency or _completed(_flat(operations), shares, between=True),
             tree=((2.0, tree),) if known.tree else (),
@@ -185,7 +185,7 @@ def fit_between(cluster: Cluster, curves: Sequence[MeasuredCurve], known: Known 
         )
         return replace(cluster, collectives=replace(cluster.collectives, between=between))
 
-    middles = [PASSED._replace(spread=inf) if of == ALL_TO_ALL else PASSED for of in passed]
+    middles = [PASSED._replace(spread=inf) if operation == ALL_TO_ALL else PASSED for operation in passed]
     blocks = (
         [STEP, PIECES, TREE],
         [SERVED] * len(served),
@@ -205,7 +205,7 @@ def _fitted(
     made: Callable[..., Cluster], curves: Sequence[MeasuredCurve], blocks: Sequence[Sequence[Unknown]]
 ) -> Cluster:
     """Cluster, made of blocks of unknowns, that predicts the curves best."""
-    prior, spread, start, most = (np.array(of) for of in zip(*chain(*blocks), strict=True))
+    prior, spread, start, most = (np.array(column) for column in zip(*chain(*blocks), strict=True))
     measured, ends = np.concatenate([curve.seconds for curve in curves]), np.cumsum([*map(len, blocks)])[:-1]
 
     def cluster_of(logs: FloatArray) -> Cluster:
@@ -225,8 +225,8 @@ def stand_in_of(operation: str, measured: Collection[str], *, between: bool = Fa
 
     Between nodes gathers have a law of their own, and stand in for others last.
     """
-    order = [of for of in (operation, *STAND_INS[operation]) if of in measured]
-    return min(order, key=lambda of: between and of in GATHERS and operation not in GATHERS)
+    order = [other for other in (operation, *STAND_INS[operation]) if other in measured]
+    return min(order, key=lambda other: between and other in GATHERS and operation not in GATHERS)
 
 
 def _flat(operations: Iterable[str]) -> list[tuple[str, float]]:
@@ -247,8 +247,8 @@ def _completed(
         curves.setdefault(operation, []).append((at, value))
     if not curves:
         return ()
-    stand_ins = {of: stand_in_of(of, curves, between=between) for of in operations}
-    return tuple((operation, tuple(curves[of])) for operation, of in stand_ins.items())
+    stand_ins = {operation: stand_in_of(operation, curves, between=between) for operation in operations}
+    return tuple((operation, tuple(curves[stand_in])) for operation, stand_in in stand_ins.items())
 
 
 def law_values(law: Collectives | Between) -> dict[str, object]:
@@ -269,7 +269,7 @@ def law_values(law: Collectives | Between) -> dict[str, object]:
 def curve_values(curves: Curves, unit: float = 1.0) -> dict[str, object]:
     """The curves of operations as the values of a TOML file; one of a single point is that point's value."""
     values: dict[str, object] = {}
-    for name, curve in sorted(curves, key=lambda of: OPERATIONS.index(of[0])):
+    for name, curve in sorted(curves, key=lambda item: OPERATIONS.index(item[0])):
         points = ", ".join(f"{at:.0f} = {value / unit:.{DIGITS}g}" for at, value in curve)
         values[name] = curve[0][1] / unit if len(curve) == 1 else Exact(f"{{ {points} }}")
     return values

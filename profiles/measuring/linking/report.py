@@ -56,7 +56,7 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
     cluster = _ports(measurement, name, device, kind, notes)
     curves = [curve for curve in measurement.curves if curve.operation != PING_PONG]
     inside, between = (
-        [of for of in curves if (of.group.num_nodes > 1) == across] for across in (False, True)
+        [curve for curve in curves if (curve.group.num_nodes > 1) == across] for across in (False, True)
     )
     if not curves:
         notes.append("collectives: not measured; as fast as their ports allow")
@@ -82,8 +82,8 @@ def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: l
     slowdown = max(1.0, median(measurement.slowdowns or (1.0,)))
     size = measurement.devices_per_node, measurement.num_nodes
     free = Collectives(0.0, FULL_CURVES, FULL)
-    of = load_device(device)
-    return Cluster(name, measurement.environment, of, *size, slowdown, inside, between, free)
+    gpu = load_device(device)
+    return Cluster(name, measurement.environment, gpu, *size, slowdown, inside, between, free)
 
 
 def _link(

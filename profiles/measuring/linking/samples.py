@@ -57,14 +57,16 @@ def merged(curves: Iterable[MeasuredCurve]) -> tuple[MeasuredCurve, ...]:
     """Curves of which none has the operation and the members of another."""
     groups = grouped(curves, lambda curve: (curve.operation, curve.group))
     columns = ((key, zip(*(curve[2:] for curve in alike), strict=True)) for key, alike in groups.items())
-    return tuple(MeasuredCurve(*key, *map(np.concatenate, of)) for key, of in columns)
+    return tuple(MeasuredCurve(*key, *map(np.concatenate, values)) for key, values in columns)
 
 
 def read_logs(paths: Sequence[Path]) -> Measurement:
     """Return the measurement in logs of nccl-tests; InputError where one is cut short or no such log."""
     logs = [read_log(path) for path in paths]
     curves, groups = [curve for curve, _ in logs], [curve.group for curve, _ in logs]
-    tests = ", ".join(f"{of.operation} of {of.group.size} over {of.group.num_nodes} nodes" for of in curves)
+    tests = ", ".join(
+        f"{curve.operation} of {curve.group.size} over {curve.group.num_nodes} nodes" for curve in curves
+    )
     gpus = ", ".join(sorted({gpu for _, gpu in logs if gpu})) or "not named"
     read = f"logs of nccl-tests, read {date.today().isoformat()} by sim measure links: {tests}"
     size = max(group.members for group in groups), max(group.num_nodes for group in groups)

@@ -154,7 +154,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
     what = [(PING_PONG, pair) for pair in _pairs(place)]
     what += [(operation, members) for members in _groups(place) for operation in OPERATIONS]
-    measured = [_curve(*of, sizes_up_to(max_bytes), device) for of in what]
+    measured = [_curve(*test, sizes_up_to(max_bytes), device) for test in what]
     slowdowns = tuple(_slowdowns(everyone, max_bytes, device))
     gathered = [halves for of_rank in _of_all_ranks(measured) for halves in of_rank if halves]
     dist.barrier()

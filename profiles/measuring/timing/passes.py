@@ -77,7 +77,7 @@ class Boundaries:
         self._ends: list[Mark] = []
         self._begins: dict[int, Mark] = {}
         modules = (module.get_submodule(layer.end) for layer in layers)
-        self._handles = [of.register_forward_hook(partial(self._end, i)) for i, of in enumerate(modules)]
+        self._handles = [part.register_forward_hook(partial(self._end, i)) for i, part in enumerate(modules)]
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -231,7 +231,7 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTim
     ]
     subject.module.zero_grad(set_to_none=True)
     kept = zip(*rounds[settings.warmup :], strict=True)
-    each, whole = (dict(zip(QUANTITIES, np.median(of, axis=0).tolist(), strict=True)) for of in kept)
+    each, whole = (dict(zip(QUANTITIES, np.median(times, axis=0).tolist(), strict=True)) for times in kept)
     return BatchTimes(batch, each, {name: seconds for name, (seconds,) in whole.items()})
 
 

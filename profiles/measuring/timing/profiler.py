@@ -54,27 +54,27 @@ def profile(
     if not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
     if isinstance(model, str):
-        counted, of = counted_for(model, settings.dtype, height=height, width=width), model
+        counted, label = counted_for(model, settings.dtype, height=height, width=width), model
     else:
-        counted, of = model, slug(model.architecture.title)
+        counted, label = model, slug(model.architecture.title)
     counted = _with_only(components, counted) if components else counted
-    _check_folder(output, of, counted)
+    _check_folder(output, label, counted)
     times = []
     with blamed(f"{counted.architecture.title} cannot run in {settings.dtype}"):
         for component in counted.components:
-            print(f"measure: measuring {component.spec.name} of {of}", file=sys.stderr)
+            print(f"measure: measuring {component.spec.name} of {label}", file=sys.stderr)
             times.append(measure(component, counted.height, counted.width, settings, clock))
     header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
-    header |= {"model": of, "height": counted.height, "width": counted.width, "device": clock.device.type}
+    header |= {"model": label, "height": counted.height, "width": counted.width, "device": clock.device.type}
     header |= {"dtype": settings.dtype, **environment(clock.device)}
     header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
     texts = time_texts(name, times, header)
     if path_kind(output / "model.toml") == "nothing":
-        texts |= folder_texts(of, counted)
+        texts |= folder_texts(label, counted)
     write_files(output, texts)
     print(f"measure: wrote {output}", file=sys.stderr)
     size = f"{counted.height}x{counted.width}"
-    return times_table(f"{of} on {name}, {size}, {settings.dtype}", times)
+    return times_table(f"{label} on {name}, {size}, {settings.dtype}", times)
 
 
 def counted_for(model: str, dtype: str, *, height: int | None = None, width: int | None = None) -> ModelCount:
@@ -150,11 +150,11 @@ def time_texts(
     whole, updates = [], []
     for component in components:
         for batch in component.batches:
-            of: dict[str, Value] = {"component": component.counted.spec.name, "batch_size": batch.batch}
+            row: dict[str, Value] = {"component": component.counted.spec.name, "batch_size": batch.batch}
             for quantity in QUANTITIES if component.counted.spec.trainable else QUANTITIES[:1]:
-                of[f"{quantity}_ms"] = _ms(batch.whole[quantity])
-                of[f"{quantity}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
-            whole.append(of)
+                row[f"{quantity}_ms"] = _ms(batch.whole[quantity])
+                row[f"{quantity}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
+            whole.append(row)
             columns = zip(*batch.layers.values(), strict=True)
             rows += (
                 [component.counted.spec.name, n, batch.batch, *map(_ms, times)]

@@ -122,10 +122,10 @@ def _handed_on(
     returned: dict[int, set[int]] = {}  # outputs that are views of a storage
     for event in trace.events:
         if isinstance(event, Ran):
-            of = set[int]().union(*(origins.get(storage(one), ()) for one in event.reads))
-            spans |= {key: (spans[key][0], layer) for key in of}
+            sources = set[int]().union(*(origins.get(storage(one), ()) for one in event.reads))
+            spans |= {key: (spans[key][0], layer) for key in sources}
             for one in event.writes:
-                origins[storage(one)] = origins.get(storage(one), set()) | of
+                origins[storage(one)] = origins.get(storage(one), set()) | sources
         elif isinstance(event, Returned) and event.path in paths:
             parts.append(Part(event.path, layer, outputs[event.path]))
             for one in event.outputs:

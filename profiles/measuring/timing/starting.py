@@ -55,7 +55,9 @@ def start(config: str, batch_size: int, *, lora: int = 0, **sizes: Any) -> tuple
         from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415  not all need it
 
         known = record(without_weights(module), sample, grad=False).returned()
-        every = [path for path, of in module.named_modules() if path in known and isinstance(of, nn.Linear)]
+        every = [
+            path for path, part in module.named_modules() if path in known and isinstance(part, nn.Linear)
+        ]
         linears = [path for path in every if known[path][0][..., 0].numel() > FEW_ROWS]  # of tokens
         nn.Module.to(module.requires_grad_(False), torch.bfloat16)
         module = inject_adapter_in_model(LoraConfig(r=lora, lora_alpha=lora, target_modules=linears), module)
@@ -67,7 +69,9 @@ def start(config: str, batch_size: int, *, lora: int = 0, **sizes: Any) -> tuple
 
 def placed(module: nn.Module, device: torch.device | str) -> nn.Module:
     """Return a network on a device, where weights that were on the meta device have no known contents."""
-    return module._apply(lambda of: torch.empty_like(of, device=device) if of.is_meta else of.to(device))  # type: ignore[no-untyped-call,no-any-return]
+    return module._apply(  # type: ignore[no-untyped-call,no-any-return]
+        lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
+    )
 
 
 def draw(module: nn.Module, device: torch.device | str) -> nn.Module:
