@@ -153,7 +153,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """
         if not self.operator_s:
             return NO_CALLS
-        return Calls(self.calibration.factor * self.cluster.host.slowness, AHEAD * self.operator_s)
+        slowness = self.calibration.factor * self.cluster.host.slowness
+        return Calls(slowness, AHEAD * self.operator_s, self.stack.call_s)
 
     @cached_property
     def operator_s(self) -> float:
@@ -168,7 +169,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         if not operator_s or not any(self.costs.components[i].host_s.any() for i in self.model.frozen):
             return NO_CALLS
         factor = self.calibration.factor
-        return Calls(factor * self.cluster.host.slowness, AHEAD * factor * operator_s)
+        ahead_s, call_s = AHEAD * factor * operator_s, self.stack.of_frozen.call_s
+        return Calls(factor * self.cluster.host.slowness, ahead_s, call_s)
 
     @property
     def solver_s(self) -> float:

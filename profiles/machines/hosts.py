@@ -81,21 +81,23 @@ class Calls(NamedTuple):
     """Costs of the calls of collectives and messages to the host of a run, beside the operators that it dispatches.
 
     Attributes:
-        slowness: ratio of the seconds of a call to those of ``CALLS_S``; 0 where a graph leaves no calls.
+        slowness: ratio of the seconds of a call to those it takes; 0 where a graph leaves no calls.
         ahead_s: seconds of dispatching by which the host may be ahead of the GPU.
+        call_s: seconds that any call takes; ``None``: by ``CALLS_S``.
     """
 
     slowness: float = 0.0
     ahead_s: float = 0.0
+    call_s: float | None = None
 
     def collective_s(self, operation: str, calls: int) -> float:
         """Seconds of the host for ``calls`` calls of an operation."""
-        return self.slowness * calls * CALLS_S[operation]
+        return self.slowness * calls * (CALLS_S[operation] if self.call_s is None else self.call_s)
 
     @property
     def message_s(self) -> float:
         """Seconds of the host for one end of a message."""
-        return self.slowness * MESSAGE_S
+        return self.slowness * (MESSAGE_S if self.call_s is None else self.call_s / 2)
 
 
 NO_CALLS: Final = Calls()

@@ -35,7 +35,7 @@ FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 RATES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a share in ``Shares``."""
 TABLES: Final = ("operator_us", "traffic", "launches", "rates")
-SOURCED: Final = {"iteration_us", "frozen", "chains"}
+SOURCED: Final = {"iteration_us", "frozen", "chains", "call_us"}
 """Keys with a source where a file has them."""
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "attention": (UNFUSED, "flash-1", "packed", "flash-2", "newest"),
@@ -89,6 +89,7 @@ class Stack:
         forward_operator_s: seconds of the host for each operator that it dispatches in a forward pass; 0 where a
             graph of the whole pass is launched at once.
         backward_operator_s: the same in a backward pass, whose operators the autograd engine dispatches.
+        call_s: seconds of the host for a call of any collective; ``None``: as ``machines.hosts.CALLS_S``.
         attention: generation of its kernels (``attention.toml``); with ``unfused`` scores are written and read by
             kernels of their own.
         channels_last: whether activations lie as convolution kernels want them; else they are laid out anew.
@@ -132,6 +133,7 @@ class Stack:
     counted_chains: tuple[tuple[str, float, float], ...] = ()
     rates: Shares = Shares()
     iteration_s: float = 0.0
+    call_s: float | None = None
     frozen: "Stack | None" = None
 
     def __post_init__(self) -> None:
