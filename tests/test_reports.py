@@ -11,8 +11,9 @@ from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
 from sim.cli.main import main
 from sim.report.page import run_page
+from sim.report.plots import interactive
 from sim.report.plots.charts import strategy_look
-from sim.report.plots.interactive import parallel_figure, sweep_figure
+from sim.report.plots.interactive import parallel_figure, sweep_figure, trace_figure
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--use-angle=swiftshader")
@@ -72,6 +73,29 @@ def test_all_points_stand_once_over_parallel_axes_in_the_colour_of_their_strateg
     assert sorted(names) == sorted(result.strategy for result in results)
     colours = [colour for _, colour in lines.line.colorscale[::2]]
     assert [colours[int(place)] for place in lines.line.color] == [strategy_look(name)[0] for name in names]
+
+
+def test_the_timeline_is_the_trace(result):
+    figure, trace = trace_figure(result.trace), result.trace
+    bars = [one for one in figure.data if one.type == "bar"]
+    busy_ms = sum(sum(bar.x) for bar in bars if bar.name != "collective")
+    spans = [end - start for device in range(trace.plan.num_devices) for start, end in trace.busy(device)]
+    assert busy_ms == pytest.approx(sum(spans) / MILLISECOND)
+    assert figure.layout.xaxis.range == (0.0, trace.end_s / MILLISECOND)
+    for bar in bars:
+        for device, start, length, words in zip(bar.y, bar.base, bar.x, bar.hovertext, strict=True):
+            assert words.startswith(f"GPU {device}, {bar.name}")
+            assert words.endswith(f"from {start:,.2f} ms, takes {length:,.3f} ms")
+
+
+def test_many_bars_are_joined_without_losing_work(result, monkeypatch):
+    whole = trace_figure(result.trace)
+    monkeypatch.setattr(interactive, "MOST_BARS", 20)
+    joined = trace_figure(result.trace)
+    bars = [[one for one in figure.data if one.type == "bar"] for figure in (whole, joined)]
+    count, busy = ([sum(map(of, one)) for one in bars] for of in (lambda b: len(b.x), lambda b: sum(b.x)))
+    assert count[1] < count[0]
+    assert busy[0] <= busy[1] * 1.001
 
 
 # The file.
@@ -135,11 +159,11 @@ def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, r
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
         phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-        for number, (answer, figures) in enumerate(((trained, 2), (result, 0))):
+        for number, (answer, figures) in enumerate(((trained, 3), (result, 1))):
             answer.write_report(tmp_path / f"{number}.html")
             driver.get((tmp_path / f"{number}.html").as_uri())
             assert driver.execute_script("return document.querySelectorAll('.main-svg').length") >= figures
-            assert driver.execute_script("return document.querySelectorAll('.figure img').length") == 2
+            assert driver.execute_script("return document.querySelectorAll('.figure img').length") == 1
             assert [line for line in driver.get_log("browser") if line["level"] == "SEVERE"] == []
             commands = driver.find_elements("css selector", "pre code")
             assert len(driver.find_elements("css selector", "pre button")) == len(commands) >= 1

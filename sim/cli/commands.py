@@ -133,7 +133,7 @@ def check_files(options: argparse.Namespace) -> None:
                 check_ending(flag, path, FIGURES)
             case "--report":
                 check_ending(flag, path, (".html",))
-                if options.subcommand == "sweep":
+                if options.subcommand != "serve":
                     check_plotly(flag)
             case "--out":
                 check_out(path)

@@ -71,18 +71,20 @@ def run_page(result: Result, asked: str) -> str:
     """Return the page of a run, whose traces must be there."""
     panel, again = panel_of(result), asked or command_of(result)
     source = html(provenance(result.origin.scenario), Command("this page", again))
-    parts = [_trace_part(result), Part(FROM, source)]
+    parts = [_trace_part(result, 0), Part(FROM, source)]
     return page_text(panel.title, headline_of(result), panel, parts)
 
 
-def _trace_part(result: Result) -> Part:
-    from sim.report.plots import charts, timeline
+def _trace_part(result: Result, number: int) -> Part:
+    """Return the timeline, figure ``number`` of its page, and the memory of a result."""
+    check_plotly()
+    from sim.report.plots import charts, interactive, timeline
 
-    drawn = timeline.plot_timeline(result.trace), timeline.plot_memory(result.trace)
+    drawn = interactive.as_html(interactive.trace_figure(result.trace), number)
+    memory = charts.as_html(timeline.plot_memory(result.trace))
     devices = result.trace.plan.num_devices
     what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
-    note = f"{what}; to zoom in, `sim run --trace FILE.json` writes it for ui.perfetto.dev"
-    return Part("Where time goes, and memory", "".join(map(charts.as_html, drawn)), note)
+    return Part("Where time goes, and memory", drawn + memory, f"{what}; drag to zoom in")
 
 
 def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
@@ -112,7 +114,7 @@ def sweep_page(clusters: Clusters, asked: str, note: str) -> str:
     if len(sweeps) > 1 and scaling.steps:
         picture = charts.as_html(plot_scaling(scaling, "num_gpus"))
         parts.append(Part("More GPUs", picture + html(table_of(scaling))))
-    parts += [] if best is None else [_trace_part(chosen.result_of(best))]
+    parts += [] if best is None else [_trace_part(chosen.result_of(best), len(figures))]
     return page_text(verdict.panel.title, headline, verdict.panel, [*parts, Part(FROM, html(*source))])
 
 

@@ -1,4 +1,4 @@
-"""Plotly's figures of the points of a sweep, for the page of a report."""
+"""Plotly's figures of points and timelines, for the page of a report."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -8,21 +8,34 @@ import pandas as pd
 from plotly import graph_objects as go
 from plotly.io import to_html
 
-from profiles.units import GIB
+from profiles.units import GIB, MILLISECOND
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.tasks import TASKS
+from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars
 from sim.report.frames import rows
 from sim.report.plots.charts import FADED, FRONT, INK, LIMIT, LOOKS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.space import BEST_COLOUR, NEAR, plot_sweep_info
+from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from sim.report.words import LETTERS, PER_SECOND, band, duration, how, tried
+from strategies.plans.actions import FrozenAction, PatchAction, StageAction
+from strategies.plans.traces import Trace
 
+ROW: Final = {"offset": -0.42, "width": 0.62}
+LANE: Final = {"offset": 0.22, "width": 0.18}
+"""Places of compute, and of collectives, around the number of a device."""
+MOST_BARS: Final = 6000
+"""Bars that are drawn one by one; of more, neighbours of a kind become one."""
 CROWD: Final = 400
 """Points of a sweep up to which their markers are large."""
 TICKS: Final = 10
 """Of a logarithmic axis among parallel ones."""
 SPREAD: Final = 4
 """Times whose longest is more than so many times their shortest are on a logarithmic axis."""
+
+
+Box = tuple[int, float, float, str]
+"""Device, start, end and words of a bar."""
 
 
 def as_html(figure: go.Figure, number: int) -> str:
@@ -44,6 +57,66 @@ def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "font": {"size": 11}},
         "yaxis": {"automargin": True}, **more,
     }  # fmt: skip
+
+
+def trace_figure(trace: Trace) -> go.Figure:
+    """Return the timeline of all devices."""
+    devices = trace.plan.num_devices
+    height = 120 + min(34, 620 // devices) * devices
+    figure = go.Figure(_timeline_bars(trace), _layout(height=height, barmode="overlay"))
+    figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=-(-devices // 16))
+    figure.update_xaxes(range=[0.0, trace.end_s / MILLISECOND], title="time in ms")
+    return figure
+
+
+def _timeline_bars(trace: Trace) -> list[Any]:
+    """Return the bars of each kind of work; kinds that are not named have no entry in the legend."""
+    bars = compute_bars(trace)
+    gap_s = trace.end_s / MOST_BARS if len(bars) > MOST_BARS else -1.0
+    traces = []
+    for kind in bar_kinds(bars):
+        boxes = list[Box]()
+        for bar in kind.bars:
+            if gap_s > 0 and boxes and boxes[-1][0] == bar.device and bar.start_s - boxes[-1][2] < gap_s:
+                boxes[-1] = (bar.device, boxes[-1][1], bar.end_s, "")
+            else:
+                boxes.append((bar.device, bar.start_s, bar.end_s, _words(bar)))
+        traces.append(_bars(trace, kind.name, kind.colour, boxes, showlegend=kind.named, **ROW))
+    lanes = [
+        (one.device, one.start_s, one.end_s, one.operation.replace("_", "-"))
+        for one in collective_bars(trace)
+        if one.end_s > one.start_s
+    ]
+    return [*traces, _bars(trace, COLLECTIVE, COLLECTIVE_COLOUR, lanes, **LANE)] if lanes else traces
+
+
+def _bars(trace: Trace, name: str, colour: str, boxes: Sequence[Box], **more: Any) -> Any:  # noqa: ANN401
+    """Return bars of Plotly; those that are wide have a white edge."""
+    widths = [0.5 * (end - start > NARROW * trace.end_s) for _, start, end, _ in boxes]
+    texts = [
+        f"GPU {device}, {': '.join(filter(None, (name, words)))}<br>"
+        f"from {start / MILLISECOND:,.2f} ms, takes {(end - start) / MILLISECOND:,.3f} ms"
+        for device, start, end, words in boxes
+    ]
+    devices, starts, ends, _ = zip(*boxes, strict=True)
+    return go.Bar(
+        name=name, orientation="h", y=devices, base=[start / MILLISECOND for start in starts],
+        x=[(end - start) / MILLISECOND for start, end in zip(starts, ends, strict=True)],
+        marker={"color": colour, "line": {"color": "white", "width": widths}},
+        hovertext=texts, hoverinfo="text", **more,
+    )  # fmt: skip
+
+
+def _words(bar: Bar) -> str:
+    """Return the name of a bar in a few letters."""
+    action = bar.action
+    if isinstance(action, PatchAction):
+        return f"patch {action.patch}, step {action.step}"
+    if isinstance(action, StageAction) and action.micro_batch >= 0:
+        return f"stage {action.stage}, micro-batch {action.micro_batch}"
+    if isinstance(action, FrozenAction):
+        return f"layer {action.layer}, {action.samples:g} samples"
+    return str(action)
 
 
 def points_of(sweeps: Sequence[Sweep]) -> dict[object, tuple[Point, dict[str, Any]]]:
