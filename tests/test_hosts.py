@@ -51,8 +51,11 @@ def test_no_run_beats_its_gpu_or_its_host_or_exceeds_both_together(ops, ahead_s)
     assert end_s <= gpu_s + host_s + 1e-9
 
 
-def test_calls_cost_the_host_of_each_member_and_messages_both_ends():
-    builder = SamplingBuilder(Placement(load_cluster("ideal"), 2, 2, 2), Calls(2.0, 1.0))
+@pytest.mark.parametrize(
+    ("call_s", "all_to_all_s", "message_s"), [(None, CALLS_S["all_to_all"], MESSAGE_S), (0.25, 0.25, 0.125)]
+)
+def test_calls_cost_the_host_of_each_member_and_messages_both_ends(call_s, all_to_all_s, message_s):
+    builder = SamplingBuilder(Placement(load_cluster("ideal"), 2, 2, 2), Calls(2.0, 1.0, call_s))
     for device in range(2):
         builder.compute(device, WORK, 0.0, 1.0)
     builder.collective("all_to_all", range(2), 8.0, calls=3)
@@ -62,10 +65,10 @@ def test_calls_cost_the_host_of_each_member_and_messages_both_ends():
     builder.send(0, tensor)
     builder.receive(1, tensor)
     plan = builder.build((), ((), ()))
-    called = 2.0 * 3 * CALLS_S["all_to_all"]
+    called = 2.0 * 3 * all_to_all_s
     for ops in plan.ops:
-        assert [op.host_s for op in ops] == [1.0 + called, 2.0 * MESSAGE_S]
-    assert simulate(plan).end_s == pytest.approx(1.0 + called + 2.0 * MESSAGE_S)
+        assert [op.host_s for op in ops] == [1.0 + called, 2.0 * message_s]
+    assert simulate(plan).end_s == pytest.approx(1.0 + called + 2.0 * message_s)
 
 
 def drawing(cluster="a100-nvlink-8", stack="eager", gpus=8, **options):
@@ -84,6 +87,7 @@ def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name)
     sampler = make_sampler(name, displaced)
     free = replace(load_cluster("a100-nvlink-8"), host=FREE)
     assert latency_s(sampler, drawing()) > 1.05 * latency_s(sampler, drawing(free))
+    assert drawing(stack="fused").calls.call_s == load_stack("fused").call_s < CALLS_S["all_gather"]
     graphs = drawing(stack="compiled")
     assert graphs.calls == NO_CALLS
     assert not any(op.host_s for phase in sampler.phases(graphs) for ops in phase.plan.ops for op in ops)

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,10 +32,14 @@ def environment(device: torch.device) -> dict[str, Value]:
     }
     if device.type == "cpu":
         return machine
-    properties = torch.cuda.get_device_properties(device)
+    properties, driver = torch.cuda.get_device_properties(device), "not read"
+    with suppress(OSError, subprocess.CalledProcessError):
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.check_output(query, text=True).split()[0]
     return {
         **machine,
         "gpu": properties.name,
+        "driver": driver,
         "memory_GiB": round(properties.total_memory / GIB, 2),
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
