@@ -84,6 +84,10 @@ def with_way(command, flags, dropped):
             "--strategy",
         ),
         ("sweep --model flux2-dev --cluster l20-pcie-8 --steps 28", "--include all --offload sequential"),
+        (
+            "sweep --model hunyuanvideo --cluster l20-pcie-8",
+            "--offload optimizer",
+        ),  # of what truly lacks least
     ],
 )
 def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_path, monkeypatch, capsys):

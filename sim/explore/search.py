@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, warn_caller
@@ -87,6 +88,8 @@ def run_sweep(
         try:
             queue.bound(report)
             queue.simulate(report)
+            if alone:
+                queue.bound_nearest()
         finally:
             sweep.points = (*sweep.points, *queue.relieved())
     return sweep
@@ -199,6 +202,15 @@ class Queue:
                 self._waiting = list(filter(self._matters, self._waiting))
             done += 1
             report("simulating", done, done + len(self._waiting))
+
+    def bound_nearest(self) -> None:
+        """Bound more closely what may lack least memory, with relief or without: the verdict names it."""
+        for points in (self.sweep.points, tuple(self._again.values())):
+            lacking, least = [point for point in points if point.kind == OUT_OF_MEMORY], inf
+            for point in sorted(lacking, key=attrgetter("needed_bytes")):
+                if point.answered == COARSE and point.needed_bytes < least:
+                    self._ask(point)
+                least = min(least, point.needed_bytes if point.kind == OUT_OF_MEMORY else inf)
 
     def relieved(self) -> list[Point]:
         """Simulated points with relief; where nothing at all is feasible, the one that lacks least memory."""
