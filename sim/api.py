@@ -25,7 +25,7 @@ from profiles.software.stacks import Stack
 from sim.explore.balance import Trained, find_balance, read_shapes
 from sim.explore.legality import always_recomputed, check_single, swept_points
 from sim.explore.relax import least_recomputed
-from sim.explore.scaling import gpus_in
+from sim.explore.scaling import counts, gpus_in
 from sim.explore.search import run_sweep
 from sim.explore.store import Store, code_of
 from sim.explore.sweep import TOP, Report
@@ -286,7 +286,7 @@ def sweep(
         **options)  # fmt: skip
     gpus = gpus_in(gpus) if isinstance(gpus, str) else plain_value(gpus)
     several = isinstance(gpus, list | tuple | range)
-    answer = start_clusters(start, cluster, tuple(sorted(set(gpus))) if several else (gpus,), price)
+    answer = start_clusters(start, cluster, counts(gpus) if several else (gpus,), price)
     for one in answer:
         with open_store(store, one) as answers:
             with_views(run_sweep(one, report, workers, executor, answers))
@@ -321,6 +321,8 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     """Return the store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept."""
     if path is None:
         return nullcontext()
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"`store` is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
         code_of(cls)
     return Store(Path(path), sweep.scenario)

@@ -1,7 +1,7 @@
 """Scaling: sweeps over several numbers of GPUs, where more of them stop paying, and over several clusters."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from math import hypot, log
@@ -220,3 +220,11 @@ def gpus_in(text: str) -> int | tuple[int, ...]:
             raise InputError(f"`gpus` is {shown(text)}, of which {part.strip()} {rule}")
         numbers |= {high, *(low * 2**n for n in range((high // low).bit_length()) if low * 2**n < high)}
     return tuple(sorted(numbers)) if len(numbers) > 1 else numbers.pop()
+
+
+def counts(gpus: Iterable[int]) -> tuple[int, ...]:
+    """Return numbers of GPUs, ascending, each once."""
+    numbers = list(gpus)
+    if not numbers or not all(isinstance(count, int) and not isinstance(count, bool) for count in numbers):
+        raise InputError(f"`gpus` is {shown(numbers)}, must be integers, at least one")
+    return tuple(sorted(set(numbers)))

@@ -23,7 +23,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from profiles.errors import DiffusimWarning, InputError, warn_caller
+from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
 from sim.explore.legality import refusal, starts
 from sim.explore.points import (
@@ -71,8 +71,12 @@ def run_sweep(
         store: what it knows is not done again, and what is done is kept in it.
     """
     report = (lambda *_: None) if report is None else report
+    if not callable(report):
+        raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
     if workers is not None:
         check_integer("workers", workers)
+    if executor is not None and not isinstance(executor, Executor):
+        raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
     alone = sweep.leading is None  # else it runs beside others of its kind
     many = alone and len(sweep.points) > SERIAL_POINTS
     processes = (workers or os.cpu_count() or 1) if many else 1

@@ -189,7 +189,13 @@ def calibrated(scenario: S, measured: NumberSource | None, run: RunSource | None
 def _flags_of_run(run: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """Return where a run stands, for messages, what gives it again, and its flags with the numbers among them."""
     if isinstance(run, Mapping):
-        return FLAG, json.dumps(run), flags_in(run, FLAG)
+        try:
+            return FLAG, json.dumps(run), flags_in(run, FLAG)
+        except TypeError as error:
+            raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
+    if not isinstance(run, str | PathLike):
+        rule = "must be a file, JSON, a mapping, a MeasuredRun or a Result"
+        raise InputError(f"{FLAG} is {shown(run)}, {rule}")
     again = fspath(run)
     where = FLAG if again.lstrip().startswith("{") else again
     return where, again, read_flags(again, where)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -288,7 +289,7 @@ def request_of(
 
     A runtime stands for its stack, and for how it makes two predictions of a model, where none is given.
     """
-    _check_strategies(() if strategies is None else strategies)
+    _check_kinds(model, cluster, strategies, stack)
     model, cluster, stack = map(plain_value, (model, cluster, stack))
     if isinstance(cluster, str) and strategy_named(cluster, silent=True) in every_strategy():
         raise InputError(f"`cluster` is {shown(cluster)}, which is a strategy: give it as `strategy`")
@@ -318,9 +319,17 @@ def request_of(
     return request
 
 
-def _check_strategies(strategies: Sequence[object]) -> None:
-    """Refuse what names no strategy, and is none."""
-    for strategy in strategies:
+def _check_kinds(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
+    """Refuse what names neither a model, a cluster, a strategy nor a stack."""
+    kinds: dict[str, tuple[object, Any, str]] = {
+        "model": (model, Model | Scene, "a name, a folder, a Model or a Scenario"),
+        "cluster": (cluster, Cluster, "a name, a file or a Cluster"),
+        "stack": (stack, Stack, "a name, a file or a Stack"),
+    }
+    for name, (value, kind, rule) in kinds.items():
+        if not isinstance(value, str | PathLike | kind | None):
+            raise InputError(f"{name} is {shown(value)}, must be {rule}")
+    for strategy in () if strategies is None else strategies:
         base = strategy if isinstance(strategy, type) else type(strategy)
         if not issubclass(base, str | Strategy | Sampler) or strategy is str:
             raise InputError(f"strategy is {shown(strategy)}, must be a name or a strategy")
