@@ -131,6 +131,14 @@ class ParaDiGMS(GridSampler):
         window, layers = self._window(scenario), len(scenario.backbone.layers)
         return Window(scenario, Grid(ring=scenario.workload.num_gpus), (0, layers), window=window)
 
+    def iterations(self, scenario: SamplingScenario) -> int:
+        """The Picard iterations of a run: an estimate.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        return self.layout(scenario).num_steps
+
     def _window(self, scenario: SamplingScenario) -> int:
         """The steps of a window."""
         workload = scenario.workload
