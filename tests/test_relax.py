@@ -83,9 +83,12 @@ def with_way(command, flags, dropped):
             "sweep --model sd21 --gpus 2 --batch-size 2 --memory 10.4GiB --strategy gpipe --micro-batches 1",
             "--strategy",
         ),
-        ("sweep --model flux2-dev --cluster l20-pcie-8 --steps 28", "--include all --offload sequential"),
         (
-            "sweep --model hunyuanvideo --cluster l20-pcie-8",
+            "sweep --model flux2-dev --cluster l20-pcie-8 --steps 28 --strategy ulysses",
+            "--include all --offload sequential",
+        ),
+        (
+            "sweep --model hunyuanvideo --cluster l20-pcie-8 --strategy 1f1b,fsdp",
             "--offload optimizer",
         ),  # of what truly lacks least
     ],
