@@ -44,13 +44,13 @@ def test_slower_messages_are_caught_by_every_time_and_a_memory_that_frees_nothin
     monkeypatch, forms
 ):
     """Only where more patches than stages are under way does PipeFusion's period hide what a message takes."""
-    leg = engine._leg
+    legs = engine._legs
 
-    def slower(*of):
-        ports, travel_s = leg(*of)
-        return ports, travel_s + 0.1
+    def slower(*network):
+        ways = legs(*network)
+        return [way if way is engine.SIGNAL else (way[0], way[1] + 0.1) for way in ways]
 
-    monkeypatch.setattr(engine, "_leg", slower)
+    monkeypatch.setattr(engine, "_legs", slower)
     uses = memory._uses
 
     def kept(trace):
