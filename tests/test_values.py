@@ -131,8 +131,8 @@ def test_a_cluster_gives_itself_with_its_bandwidths_scaled():
     assert cluster.scaled() is cluster
     shared = load_cluster("a100-pcie-4").scaled(intra_node=2).intra_node
     assert (shared.switch_bandwidth_bytes_per_s, shared.host_bandwidth_bytes_per_s) == (46e9, 64e9)
-    for factor in (0, -2, NAN):
-        with pytest.raises(InputError, match=r"link: bandwidth_bytes_per_s is .*, must "):
+    for factor in (0, -2, NAN, INF, "2"):
+        with pytest.raises(InputError, match=r"the intra-node bandwidth is .*, must be positive and finite$"):
             cluster.scaled(intra_node=factor)
     with pytest.raises(InputError, match="cluster a100-pcie-4 has no inter-node link to multiply"):
         load_cluster("a100-pcie-4").scaled(inter_node=2)

@@ -19,8 +19,9 @@ from profiles.checks import (
     Span,
     check_choice,
     check_fields,
+    is_number,
 )
-from profiles.errors import InputError, counted, wrong
+from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
@@ -175,6 +176,11 @@ class Cluster:
             inter_node: factor of the bandwidth between nodes.
         """
         factors = {"intra-node": intra_node, "inter-node": inter_node}
+        for word, factor in factors.items():
+            if not is_number(factor) or not 0 < factor < inf:
+                raise InputError(
+                    f"the factor of the {word} bandwidth is {shown(factor)}, must be positive and finite"
+                )
         if inter_node != 1.0 and self.inter_node is None:
             raise InputError(f"cluster {self.name} has no inter-node link to multiply")
         changes = ", ".join(f"{word} x {factor:g}" for word, factor in factors.items() if factor != 1.0)

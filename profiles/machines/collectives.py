@@ -224,9 +224,11 @@ def _by_factor(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
     crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
     steps_s = _hops(operation, members) * _step_s(collectives, inner)
     steps_s += _hops(operation, group.num_nodes) * outer.latency_s
-    return replace(
-        _inside(cluster, operation, group),
+    return CollectiveLaw(
+        call_s=collectives.call_s,
         latency_s=at(collectives.fixed_s, operation, group.size) + steps_s,
+        middle=at(collectives.middle, operation, group.size),
+        middle_most=collectives.middle_most,
         device_port_s_per_byte=device_s_per_byte if members > 1 else 0.0,
         node_port_s_per_byte=crossing / share / outer.bandwidth_bytes_per_s,
         flow_s_per_byte=_flow_s_per_byte(cluster, operation, group, crossing),

@@ -42,9 +42,15 @@ def launched_place() -> Place | None:
     """This process's place if a launcher such as torchrun gave it one."""
     if "RANK" not in os.environ:
         return None
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    return Place(rank, num_ranks, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
+    try:
+        rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
+    except (KeyError, ValueError) as error:
+        raise InputError(f"RANK is set, but not as torchrun sets it and WORLD_SIZE: {error}") from None
+    if num_ranks % per_node:
+        raise InputError(f"{num_ranks} ranks are not nodes of {per_node} ranks each")
+    return Place(rank, num_ranks, local_rank, per_node)
 
 
 def check_least(*flags: tuple[str, float | None, float]) -> None:
@@ -72,7 +78,7 @@ def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T
         try:
             start_processes(_run_rank, start, num_ranks, start_method="forkserver")  # type: ignore[no-untyped-call]
         except ProcessException as error:
-            raise DiffusimError(_reason(error)) from None
+            raise DiffusimError(_reason(error, folder)) from None
         return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(num_ranks)]
 
 
@@ -85,16 +91,22 @@ def _run_rank(
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     os.environ |= {key: str(value) for key, value in places.items()}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": loopback}
-    (folder / str(rank)).write_bytes(pickle.dumps(work(*arguments)))
+    try:
+        (folder / str(rank)).write_bytes(pickle.dumps(work(*arguments)))
+    except DiffusimError as error:
+        (folder / f"{rank}.error").write_text(str(error))
+        raise
 
 
-def _reason(error: Exception) -> str:
-    """One line: by what a rank was killed, or what it raised."""
+def _reason(error: Exception, folder: Path) -> str:
+    """One line: which rank was killed, or what a rank complained of, or how one failed."""
     rank, killed_by = getattr(error, "error_index", 0), getattr(error, "signal_name", None)
+    complaints = sorted(folder.glob("*.error"), key=lambda path: path.stem != str(rank))
+    if complaints and killed_by in (None, "SIGABRT"):  # may abort as another's messages broke off
+        return complaints[0].read_text()
     if killed_by:
         return f"rank {rank} was killed by {killed_by}; the others were stopped"
-    kind, _, reason = str(error).strip().splitlines()[-1].partition(": ")
-    return reason if kind.startswith("profiles.") else f"rank {rank} failed: {kind}: {reason}"
+    return f"rank {rank} failed: {str(error).strip().splitlines()[-1]}"
 
 
 @contextmanager
