@@ -112,6 +112,10 @@ def test_coefficients_of_laws_are_kept_in_si_units(tmp_path):
         ("weight = 1.04", "weight = 0", "laws.matmul.weight is 0, must be positive"),
         ("backward_TFLOP_per_s = 200", "backward_TFLOP_per_s = 400", "laws.attention.backward_TFLOP_per_s is 400"),
         ("ramp = 160", "ramp = 160\nwaves = 2", "unknown key laws.matmul.waves"),
+        ("rows = 10000\n", "", "laws.attention.rows is missing"),
+        ("forward = 1.1\n", "", "laws.conv.forward is missing"),
+        ("cache_MB = 10\n", "", "laws.matmul.cache_MB is missing"),
+        ("cache_GB_per_s = 4000\n", "", "laws.matmul.cache_GB_per_s is missing"),
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):

@@ -296,9 +296,7 @@ def test_a_result_starts_the_point_that_its_flags_do(tell, elsewhere):
 
 def test_a_point_that_one_other_parameter_would_start_says_so():
     asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8, "optimizer": "sharded"}
-    with refused(
-        r"no runtime is known that starts this 1f1b: torch-.* optimizer\(sharded\) must be replicated"
-    ):
+    with refused("no runtime is known that starts this 1f1b: with optimizer replicated torch-"):
         sim.launch("sd21", "1f1b", **asked)
     assert sim.launch("sd21", "1f1b", **(asked | {"optimizer": "replicated"})).runtime == "torch-pipelining"
     row = sim.run("sd21", "1f1b", **asked)

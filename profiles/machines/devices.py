@@ -15,6 +15,14 @@ from profiles.names import file_of, names_in
 from profiles.units import GIB, TFLOP
 
 Law = TypeVar("Law", bound=Traffic | MemoryLaw)
+REQUIRED: Final = {
+    "matmul": ("chain_us", "ramp", "data", "weight"),
+    "conv": ("forward", "data", "weight"),
+    "attention": ("rows", "keys", "channels", "backward_rows"),
+}
+"""Keys that a file says though a law has a default of them, by class of kernels."""
+CACHE: Final = ("cache_MB", "cache_GB_per_s")
+"""Keys of which a file says both or neither."""
 
 
 def _read_laws(table: Table) -> Laws:
@@ -35,6 +43,11 @@ def _read_law(table: Table, key: str, kind: type[Law], peaks: Mapping[str, float
     """Law of a class of kernels; no rate but the cache's may exceed the peak of its unit, with which its key ends."""
     inner = table.table(key)
     inner.text("source")
+    for name in REQUIRED.get(key, ()):
+        inner.number(name)
+    for name, other in (CACHE, CACHE[::-1]):
+        if name in inner:
+            inner.positive(other)
     law = inner.made(kind, **known)
     inner.finish()
     for unit, peak in peaks.items():

@@ -177,12 +177,28 @@ def first_runtime(result: Result) -> Runtime:
     having = sorted(
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
-    why = [one.refusal(case) for one in having]
+    changes = {one.name: one.rules[case.strategy].kept_to(case.parameters) for one in having}
+    why = [
+        f"{_change_words(changed)} {one.name} runs it if it fits"
+        if (changed := changes[one.name])
+        and not one.refusal(replace(case, parameters={**case.parameters, **changed}))
+        else one.refusal(case)
+        for one in having
+    ]
     if not why:
         knowing = [one.name for one in of_task if not one.unknown(case.model)]
         others = f"; sweep with `runtime` {' or '.join(knowing)} to find the best that it runs"
         why = [f"none has the strategy{others if knowing else ''}"]
     raise InputError(f"no runtime is known that starts this {case.strategy}: {'; '.join(why)}")
+
+
+def _change_words(changes: Mapping[str, object]) -> str:
+    """Parameters to give, and those to leave out."""
+    changed = [f"`{name}` {value}" for name, value in changes.items() if value is not None]
+    left = [f"`{name}`" for name, value in changes.items() if value is None]
+    return ", ".join(
+        f"{word} {' '.join(flags)}" for word, flags in (("with", changed), ("without", left)) if flags
+    )
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
