@@ -75,11 +75,11 @@ def test_the_ops_and_bubbles_of_a_result_fill_its_iteration(result):
 
 def test_a_run_of_a_sampler_has_its_latency_and_the_trace_of_its_steady_steps():
     asked = {"gpus": 4, "patches": 4, "steps": 4}
-    drawn = sim.run("pixart", "pipefusion", "l20-pcie-8", resolution=512, include=["text_encoder"], **asked)
+    drawn = sim.run("pixart", "pipefusion", "l20-pcie-8", resolution=512, include=["all"], **asked)
     assert drawn.latency_s > drawn.step_s > 0
-    assert set(drawn.traces) == {"encode", ""}
+    assert set(drawn.traces) == {"encode", "", "decode"}
     assert drawn.trace is drawn.traces[""]
-    words = {"resolution": "512x512", "include": "text_encoder"}
+    words = {"resolution": "512x512", "include": "all"}
     again = sim.run("pixart", "pipefusion", "l20-pcie-8", **words, **asked)
     assert again == drawn
 

@@ -146,6 +146,7 @@ def test_of_several_prices_the_cheapest_is_told_and_why_a_cluster_has_no_plan(fi
     assert (label, found.best.plan.cluster) == ("cheapest", "l20-pcie-8")
     assert words.endswith(f"fewer than {found.fewest_bound} of l20-pcie-8 cannot keep up, whatever the plan")
     assert found.fewest_bound == found.question.fewest_bound(2) > 2
+    assert not any("no plan holds" in str(block) for block in serving_blocks(found))
     for slo, band in ((1.2, ""), (1.5, " (16 to more by the error of the step times)")):
         none = serving_blocks(sim.serve("pixart", "h100-nvlink-8,l20-pcie-8", "1-16", slo=slo, **asks))
         assert f"not possible: l20-pcie-8: no plan holds the SLO on up to 16 GPUs{band}" in none

@@ -172,3 +172,8 @@ def test_a_trace_may_start_at_any_second(table, tmp_path):
     best = ask(table, gpus=1, requests=str(path), slo=9).best
     assert best.attainment == 1.0
     assert best.use == pytest.approx(0.4, abs=0.02)
+
+
+def test_an_elastic_policy_has_all_gpus_in_one_pool_the_rest_of_a_node_too():
+    load = {"rate": 1, "slo": 20, "steps": 20, "duration": 60}
+    assert sim.serve("pixart", "h100-ib", 12, policy="elastic", **load).best.plan.pools[0].replicas == (8, 4)
