@@ -94,7 +94,7 @@ def relax(question: Question, most: int = MOST_CHANGES) -> str:
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
     for adapted, changes in product((False, True), (singles, [*_pairs(singles)])):
         answers: dict[object, str] = {}
-        for change in (change for change in changes if ("trainable" in change.workload) == adapted):
+        for change in (each for each in changes if ("trainable" in each.workload) == adapted):
             if change.kinds not in answers and _fits_with(question, change):
                 answers[change.kinds] = str(_largest_batch(question, change))
             if len(answers) == most:
